@@ -1,0 +1,48 @@
+"""squareloss: train classifiers with square loss instead of cross-entropy, and read calibrated probabilities.
+
+criterion = SquareLoss()                    # where nn.CrossEntropyLoss() stood; keep the learning rate
+loss = criterion(network(x), labels)
+p = squareloss.probabilities(network(x))    # class probabilities (N, K)
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from squareloss import functional
+from squareloss.codings import OneHot, Simplex, Softmax, probabilities
+from squareloss.losses import CrossEntropy, Focal, SoftmaxBrier, SquareLoss, Squentropy
+
+if TYPE_CHECKING:
+    from squareloss.classifier import Classifier
+    from squareloss.estimators import SquareLossClassifier
+
+__version__ = "0.1.0"
+
+# what needs more than torch loads when it is first asked for
+_LAZY = {"Classifier": "squareloss.classifier", "SquareLossClassifier": "squareloss.estimators"}
+
+__all__ = [
+    "Classifier",
+    "CrossEntropy",
+    "Focal",
+    "OneHot",
+    "Simplex",
+    "SoftmaxBrier",
+    "Softmax",
+    "SquareLoss",
+    "SquareLossClassifier",
+    "Squentropy",
+    "functional",
+    "probabilities",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'squareloss' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

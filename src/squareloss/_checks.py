@@ -1,0 +1,87 @@
+"""Checks of labels and options, shared by losses and codings: every message says what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def options(reduction: str, label_smoothing: float) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"Unknown reduction {reduction!r}. Available: {', '.join(REDUCTIONS)}")
+    if not 0.0 <= label_smoothing < 1.0:
+        raise ValueError(f"expected label_smoothing in [0, 1), got {label_smoothing}")
+
+
+def outputs(f: Tensor, num_classes: int) -> None:
+    if not f.is_floating_point():
+        raise TypeError(f"expected floating-point outputs, got {f.dtype}; pass the network's outputs, not classes")
+    if num_classes < 2:
+        raise ValueError(
+            f"expected two outputs or more on the class axis, got outputs of shape {tuple(f.shape)}; "
+            "for one output with two classes use Simplex(reduced=True)"
+        )
+
+
+def weight(w: Tensor | None, num_classes: int) -> None:
+    if w is not None and w.shape != (num_classes,):
+        raise ValueError(f"expected weight of shape ({num_classes},), one per class, got {tuple(w.shape)}")
+
+
+def target(t: Tensor, f: Tensor, num_classes: int) -> None:
+    """Shape and dtype of a target for outputs f (N, width, ...), before any value is read."""
+    dim = 0 if f.ndim == 1 else 1
+    rest = (*f.shape[:dim], *f.shape[dim + 1 :])
+    dense = (*f.shape[:dim], num_classes, *f.shape[dim + 1 :])
+    if t.is_floating_point():
+        if t.shape != dense:
+            hint = "class indices must be integers: labels.long()" if t.shape == rest else "one probability per class"
+            raise (TypeError if t.shape == rest else ValueError)(
+                f"expected soft targets of shape {dense} for outputs {tuple(f.shape)}, "
+                f"got {t.dtype} of shape {tuple(t.shape)}; {hint}"
+            )
+        return
+    if t.dtype == torch.bool or t.is_complex():
+        raise TypeError(f"expected integer class indices or floating-point probabilities, got {t.dtype}; use labels.long()")
+    if t.shape != rest:
+        raise ValueError(
+            f"expected class indices of shape {rest} for outputs {tuple(f.shape)}, got {tuple(t.shape)}"
+            + ("; use labels.squeeze(1)" if t.shape == (*rest, 1) else "")
+        )
+
+
+def readable(t: Tensor) -> bool:
+    """Whether values may be read: an eager CPU tensor, so that it costs no synchronisation and breaks no compilation."""
+    return t.is_cpu and not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+
+
+def indices(labels: Tensor, num_classes: int, ignore_index: int | None = None) -> bool:
+    """Raise unless every label is in [0, K) or ignored. True if none is ignored."""
+    low, high = torch.aminmax(labels)
+    if low >= 0 and high < num_classes and (ignore_index is None or not 0 <= ignore_index < num_classes):
+        return True
+    used = labels if ignore_index is None else labels[labels != ignore_index]
+    wrong = used[(used < 0) | (used >= num_classes)]
+    if wrong.numel():
+        ignored = "" if ignore_index is None else f" (or ignore_index = {ignore_index})"
+        raise ValueError(
+            f"expected labels in [0, {num_classes}){ignored} for {num_classes} classes, got {int(wrong[0])}; "
+            "relabel the classes from 0 or widen the last layer"
+        )
+    return used.numel() == labels.numel()
+
+
+def soft(p: Tensor, dim: int) -> None:
+    """Raise unless p holds probabilities along the class axis."""
+    slack = 1e-4 if p.dtype in (torch.float32, torch.float64) else 2e-2
+    if p.numel() == 0:
+        return
+    total = p.sum(dim, dtype=torch.float64)
+    if not bool((p >= -slack).all()) or not bool(((total - 1).abs() <= slack).all()):
+        raise ValueError(
+            f"expected soft targets that are non-negative and sum to one over the {p.shape[dim]} classes, got values from "
+            f"{float(p.min()):.4g} to {float(p.max()):.4g} with sums from {float(total.min()):.4g} to "
+            f"{float(total.max()):.4g}; normalise them, or pass integer class indices"
+        )

@@ -1,0 +1,149 @@
+"""Losses as modules, called as `nn.CrossEntropyLoss` is. None has parameters or state; the `.link` of each reads outputs."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from squareloss import _checks, functional
+from squareloss.codings import Coding, Link, Simplex, Softmax
+
+
+class Options(TypedDict, total=False):
+    """The keywords of every loss, which are those of `nn.CrossEntropyLoss`, and `validate`.
+
+    weight: one factor per class, (K,). Default None.
+    ignore_index: samples with this class index count for nothing. Default -100.
+    label_smoothing: in [0, 1): mix the target with the uniform distribution. Default 0.
+    reduction: "mean", "sum" or "none", over samples. Default "mean".
+    validate: check label values even where that costs a GPU synchronisation. Default False.
+    """
+
+    weight: Tensor | None
+    ignore_index: int
+    label_smoothing: float
+    reduction: str
+    validate: bool
+
+
+class Loss(nn.Module):
+    """What all losses share: the options of `nn.CrossEntropyLoss`, and a link. See `Options` for the keywords."""
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+        validate: bool = False,
+    ) -> None:
+        super().__init__()
+        _checks.options(reduction, label_smoothing)
+        self.register_buffer("weight", weight, persistent=False)  # moves with the module, stays out of checkpoints
+        self.link = link
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        self.reduction = reduction
+        self.validate = validate
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Class probabilities, with the class weights and the label smoothing of this loss undone."""
+        return self.link.probabilities(outputs, weight=self.weight, label_smoothing=self.label_smoothing)
+
+    def extra_repr(self) -> str:
+        """The link, and the options that are not at their defaults."""
+        weight = [] if self.weight is None else [f"weight=({len(self.weight)},)"]
+        smoothing = [f"label_smoothing={self.label_smoothing}"] if self.label_smoothing else []
+        reduction = [f"reduction={self.reduction!r}"] if self.reduction != "mean" else []
+        return ", ".join([str(self.link), *weight, *smoothing, *reduction])
+
+    def _options(self) -> Options:
+        return {
+            "weight": self.weight,
+            "ignore_index": self.ignore_index,
+            "label_smoothing": self.label_smoothing,
+            "reduction": self.reduction,
+            "validate": self.validate,
+        }
+
+
+class SquareLoss(Loss):
+    """Square loss, scale / width |f - v_y|^2: see `functional.square_loss`.
+
+    `SquareLoss()` takes the place of `nn.CrossEntropyLoss()` at the same learning rate; read its probabilities with
+    `squareloss.probabilities(outputs)`. `SquareLoss(Simplex(radius=K), scale=1.0)` is the paper's form for images.
+
+    Arguments:
+        coding: where the classes lie: `Simplex(...)`, the default, or `OneHot(k, M)`.
+        scale: the factor before the mean over outputs.
+        options: see `Options`.
+    """
+
+    def __init__(self, coding: Coding | None = None, scale: float = 0.5, **options: Unpack[Options]) -> None:
+        if isinstance(coding, Tensor):
+            raise TypeError("expected a coding first, got a tensor; pass class weights as SquareLoss(weight=...)")
+        if not scale > 0:
+            raise ValueError(f"expected scale > 0, got {scale}")
+        coding = Simplex() if coding is None else coding
+        super().__init__(coding, **options)
+        self.coding = coding
+        self.scale = scale
+
+    def forward(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """The loss of outputs (N, width, ...) at class indices (N, ...) or soft targets (N, K, ...)."""
+        return functional.square_loss(outputs, target, self.coding, scale=self.scale, **self._options())
+
+    def extra_repr(self) -> str:
+        """As in `Loss`, with the scale."""
+        return f"{super().extra_repr()}, scale={self.scale}"
+
+
+class CrossEntropy(Loss):
+    """Cross-entropy, -log softmax(f)_y: see `functional.cross_entropy`. Options: see `Options`."""
+
+    def __init__(self, **options: Unpack[Options]) -> None:
+        super().__init__(Softmax(), **options)
+
+    def forward(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """The loss of outputs (N, K, ...) at class indices (N, ...) or soft targets (N, K, ...)."""
+        return functional.cross_entropy(outputs, target, **self._options())
+
+
+class Squentropy(Loss):
+    """Cross-entropy plus the mean square of the other logits: see `functional.squentropy`. Options: see `Options`."""
+
+    def __init__(self, **options: Unpack[Options]) -> None:
+        super().__init__(Softmax(), **options)
+
+    def forward(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """The loss of outputs (N, K, ...) at class indices (N, ...) or soft targets (N, K, ...)."""
+        return functional.squentropy(outputs, target, **self._options())
+
+
+class SoftmaxBrier(Loss):
+    """The Brier score of the softmax: see `functional.softmax_brier`. Options: see `Options`."""
+
+    def __init__(self, **options: Unpack[Options]) -> None:
+        super().__init__(Softmax(), **options)
+
+    def forward(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """The loss of outputs (N, K, ...) at class indices (N, ...) or soft targets (N, K, ...)."""
+        return functional.softmax_brier(outputs, target, **self._options())
+
+
+class Focal(Loss):
+    """Focal loss, -(1 - p_y)^gamma log p_y: see `functional.focal`. Options: see `Options`."""
+
+    def __init__(self, gamma: float = 2.0, **options: Unpack[Options]) -> None:
+        super().__init__(Softmax(), **options)
+        self.gamma = gamma
+
+    def forward(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """The loss of outputs (N, K, ...) at class indices (N, ...) or soft targets (N, K, ...)."""
+        return functional.focal(outputs, target, gamma=self.gamma, **self._options())

@@ -1,0 +1,27 @@
+"""Networks that ship with the package. Each knows its `spec`, a small dict from which `build` makes it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from squareloss.models.mlp import MLP
+
+BUILDERS: dict[str, Callable[..., nn.Module]] = {"mlp": MLP}
+
+
+def build(spec: dict[str, Any]) -> nn.Module:
+    """The network that `spec` describes: its name under "name", and the arguments of its builder.
+
+    Example: `build({"name": "mlp", "inputs": 64, "hidden": [500, 500], "outputs": 10})`.
+    """
+    arguments = dict(spec)
+    name = arguments.pop("name", None)
+    if name not in BUILDERS:
+        raise ValueError(f"Unknown network {name!r}. Available: {', '.join(sorted(BUILDERS))}")
+    return BUILDERS[name](**arguments)
+
+
+__all__ = ["BUILDERS", "MLP", "build"]

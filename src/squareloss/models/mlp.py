@@ -1,0 +1,45 @@
+"""A multilayer perceptron with ReLU between its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    """Linear layers of the given widths with ReLU between them; the paper's synthetic network is MLP(2, (500, 500), 1).
+
+    Arguments:
+        inputs: features per sample; inputs with more axes are flattened.
+        hidden: width of each hidden layer; empty for a linear model.
+        outputs: number of outputs.
+        generator: where the initial weights come from; torch's global generator if None.
+    """
+
+    def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.spec: dict[str, Any] = {"name": "mlp", "inputs": inputs, "hidden": list(hidden), "outputs": outputs}
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise([inputs, *hidden, outputs]))
+        if generator is not None:
+            self.reset(generator)
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw all weights anew, as `nn.Linear` does: uniform on +-1/sqrt(fan in)."""
+        with torch.no_grad():
+            for layer in self.layers:
+                assert isinstance(layer, nn.Linear)
+                bound = layer.in_features**-0.5
+                layer.weight.uniform_(-bound, bound, generator=generator)
+                layer.bias.uniform_(-bound, bound, generator=generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (N, outputs) of inputs (N, ...)."""
+        x = x.flatten(1)
+        for layer in self.layers[:-1]:
+            x = torch.relu(layer(x))
+        out: Tensor = self.layers[-1](x)
+        return out
