@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from squareloss.models.mlp import MLP
+from squareloss.models.one_hidden import OneHidden
+from squareloss.models.resnet import BLOCKS, ResNet
+from squareloss.models.wide_resnet import WideResNet
 
-BUILDERS: dict[str, Callable[..., nn.Module]] = {"mlp": MLP}
+BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": MLP,
+    "one_hidden": OneHidden,
+    "wide_resnet": WideResNet,
+    "wrn16_10": partial(WideResNet, depth=16, widen=10),
+    **{name: partial(ResNet, name) for name in BLOCKS},
+}
 
 
 def build(spec: dict[str, Any]) -> nn.Module:
@@ -24,4 +34,4 @@ def build(spec: dict[str, Any]) -> nn.Module:
     return BUILDERS[name](**arguments)
 
 
-__all__ = ["BUILDERS", "MLP", "build"]
+__all__ = ["BUILDERS", "MLP", "OneHidden", "ResNet", "WideResNet", "build"]

@@ -1,0 +1,1 @@
+"""Training: the visible loop, many small networks stacked, image networks captured as CUDA graphs."""

@@ -1,0 +1,80 @@
+"""Adversarial examples inside the training step: l_inf PGD on cross-entropy, or on the angle for square loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from squareloss.codings import Coding, Link
+from squareloss.lab.training.recipes import Adversary
+
+
+def perturb(
+    forward: Callable[[Tensor], Tensor], link: Link, adversary: Adversary, x: Tensor, y: Tensor, keys: Tensor
+) -> Tensor:
+    """Inputs (N, ...) in [0, 1], moved by PGD to where the network errs.
+
+    Arguments:
+        forward: outputs of inputs; called in training mode, so batch statistics are the batch's own (see `frozen_statistics`).
+        link: of the loss: a coding is attacked by its angle, softmax by cross-entropy.
+        x, y: the batch.
+        keys: one integer per sample, for the random start; the same key gives the same start on every device.
+    """
+    ascent = _angle if isinstance(link, Coding) else _cross_entropy
+    noise = (2 * uniform(keys, x[0].numel()) - 1).view(x.shape).to(x.dtype)
+    adversarial = (x + adversary.eps * noise).clamp(0, 1)
+    for _ in range(adversary.steps):
+        adversarial.requires_grad_()
+        (gradient,) = torch.autograd.grad(ascent(link, forward(adversarial), y), adversarial)
+        moved = adversarial.detach() + adversary.step_size * gradient.sign()
+        adversarial = torch.minimum(torch.maximum(moved, x - adversary.eps), x + adversary.eps).clamp(0, 1)
+    return adversarial
+
+
+@contextmanager
+def frozen_statistics(network: nn.Module) -> Iterator[None]:
+    """Within it, batch norm normalises by the batch in training mode but leaves its running statistics as they are."""
+    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    momenta = [m.momentum for m in norms]
+    for m in norms:
+        m.momentum = 0.0
+    try:
+        yield
+    finally:
+        for m, momentum in zip(norms, momenta, strict=True):
+            m.momentum = momentum
+
+
+def start_keys(seed: int, epoch: int | Tensor, index: Tensor) -> Tensor:
+    """A key per sample, by run, epoch and place in the data set, so that a resumed run draws the same starts."""
+    return (torch.full_like(index, seed) * 1_000_003 + epoch) * 1_000_003 + index
+
+
+def uniform(keys: Tensor, count: int) -> Tensor:
+    """Uniform numbers in [0, 1), (N, count), from integer keys (N,) by hashing (splitmix64): no state, any device."""
+    z = keys[:, None] * count + torch.arange(count, device=keys.device)
+    z = z * -7046029254386353131  # 0x9e3779b97f4a7c15 as a signed integer; overflow wraps
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+        z = (z ^ _logical_shift(z, shift)) * factor
+    return _logical_shift(z ^ _logical_shift(z, 31), 40).float() / 2**24
+
+
+def _logical_shift(z: Tensor, bits: int) -> Tensor:
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _cross_entropy(link: Link, outputs: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(link.scores(outputs).float(), y, reduction="sum")
+
+
+def _angle(link: Link, outputs: Tensor, y: Tensor) -> Tensor:
+    """Minus the sum of cos(f, v_y); the code v_y points along e_y - 1/K."""
+    scores = link.scores(outputs).float()
+    centred = scores - scores.mean(1, keepdim=True)
+    on: Tensor = centred.gather(1, y[:, None])
+    length: Tensor = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
+    return -(on / length.clamp_min(1e-12)).sum()

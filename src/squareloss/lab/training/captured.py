@@ -1,0 +1,266 @@
+"""Image networks as CUDA graphs: a whole training step replayed with one launch, several runs side by side on one GPU.
+
+A small batch leaves a large chip idle and a Python loop leaves it waiting. Here the step (batch, augmentation, attack, forward,
+backward, update, curve) is compiled, captured once, and replayed; the batch it takes is chosen by a counter on the device, so
+that nothing crosses from the host between the steps of an epoch. Several runs have a stream each and fill the chip together.
+Numbers are those of `loop.train`: the same batches, the same operations.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from squareloss.lab.training import loop
+from squareloss.lab.training.adversarial import perturb, start_keys
+from squareloss.lab.training.batches import Batches, Rows, cut
+from squareloss.lab.training.loop import Diverged, Epoch, Run
+
+WARM_UP = 3  # steps before capture, so that compilation and the choice of algorithms lie behind it
+
+
+def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled: bool = True) -> list[list[Epoch] | Diverged]:
+    """Train several runs side by side, each network in place; a curve each, or the `Diverged` that ended it.
+
+    The runs must share architecture, training data, batch size and number of epochs; losses, seeds and learning rates may
+    differ. On a CPU, and with mixup, they go through `loop.train` one after the other.
+    """
+    device = torch.device(device)
+    if device.type != "cuda" or any(run.recipe.mixup for run in runs):
+        return [_one_by_one(run, device) for run in runs]
+    _check_alike(runs)
+    with loop.interruptible() as interrupted, _fast_convolutions():
+        data = runs[0].batches(device)
+        captured = [_Captured(run, device, data.reseeded(run.seed), compiled) for run in runs]
+        active = list(captured)
+        while active:
+            for one in active:
+                one.begin_epoch()
+            while sum(one.replay() for one in active):
+                if interrupted.is_set():
+                    for one in active:
+                        one.pause()
+                    raise KeyboardInterrupt
+            active = [one for one in active if one.end_epoch()]
+    return [one.result for one in captured]
+
+
+def _one_by_one(run: Run, device: torch.device) -> list[Epoch] | Diverged:
+    try:
+        return loop.train(run, device)
+    except Diverged as diverged:
+        return diverged
+
+
+def _check_alike(runs: Sequence[Run]) -> None:
+    first = runs[0]
+    for run in runs[1:]:
+        for name, a, b in (
+            ("network", getattr(first.network, "spec", None), getattr(run.network, "spec", None)),
+            ("batch size", first.recipe.batch_size, run.recipe.batch_size),
+            ("epochs", first.recipe.epochs, run.recipe.epochs),
+            ("training data", id(first.x), id(run.x)),
+            ("augmentation", first.recipe.augment, run.recipe.augment),
+        ):
+            if a != b:
+                raise ValueError(f"expected runs with the same {name} side by side, got {a} and {b}; train them apart")
+
+
+class _Captured:
+    """One run: its tensors, its graph and its stream."""
+
+    def __init__(self, run: Run, device: torch.device, batches: Batches, compiled: bool) -> None:
+        self.run, self.batches = run, batches
+        run.network.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        run.loss.to(device)
+        run.preprocess.to(device)
+        self.lr = torch.zeros((), device=device)
+        self.optimiser = loop.make_optimiser(run.network, run.recipe, self.lr)
+        self.state = loop.load_state(run, self.optimiser)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.lr  # a checkpoint brings a copy
+        self.result: list[Epoch] | Diverged = self.state.curve
+        steps = self.batches.steps
+        self.rows = self.batches.epoch(0)  # static tables, refilled every epoch
+        self.lrs = torch.zeros(steps, device=device)
+        self.counter = torch.zeros(1, dtype=torch.int64, device=device)
+        self.epoch = torch.zeros((), dtype=torch.int64, device=device)
+        self.record = torch.zeros(steps, 2, dtype=torch.float64, device=device)  # loss and hits of each step
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.gradients = Gradients(run, self.batches, compiled)
+        self.graph = self._capture()
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        """Capture one step; what the warm-up steps changed is put back."""
+        parameters = [p for p in self.run.network.parameters() if p.requires_grad]
+        for p in parameters:
+            p.grad = torch.zeros_like(p)
+            if self.run.recipe.optimiser == "sgd" and self.run.recipe.momentum and not self.optimiser.state[p]:
+                self.optimiser.state[p]["momentum_buffer"] = torch.zeros_like(p)  # what a first step would find
+        weights = {name: value.clone() for name, value in self.run.network.state_dict().items()}
+        buffers = [{k: v.clone() for k, v in self.optimiser.state[p].items() if isinstance(v, Tensor)} for p in parameters]
+        with torch.cuda.stream(self.stream):
+            for _ in range(WARM_UP):
+                self._step()
+            self.stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self.stream):
+                self._step()
+            with torch.no_grad():
+                for name, value in self.run.network.state_dict().items():
+                    value.copy_(weights[name])
+                for p, kept in zip(parameters, buffers, strict=True):
+                    for k, v in self.optimiser.state[p].items():
+                        if isinstance(v, Tensor):
+                            v.copy_(kept[k]) if k in kept else v.zero_()
+        self.stream.synchronize()
+        return graph
+
+    def _step(self) -> None:
+        """Take the batch that the counter points at, move the weights, note loss and hits, and count on."""
+        self.lr.copy_(self.lrs.index_select(0, self.counter).squeeze(0))
+        value, hit = self.gradients(self.rows.step(self.counter), self.epoch)
+        self.optimiser.step()
+        self.record.index_copy_(0, self.counter, torch.stack([value.double(), hit]).unsqueeze(0))
+        self.counter.add_(1).remainder_(self.batches.steps)
+
+    def begin_epoch(self) -> None:
+        """Lay out the next epoch's batches and learning rates."""
+        lrs = torch.tensor(self.run.recipe.lrs(self.state.epoch, self.batches.steps))
+        order = self.batches.epoch(self.state.epoch)
+        with torch.cuda.stream(self.stream):
+            for table, new in zip(self.rows, order, strict=True):
+                table.copy_(new)
+            self.lrs.copy_(lrs)
+            self.counter.fill_(self.state.step)
+            self.epoch.fill_(self.state.epoch)
+        self.first_step, self.left = self.state.step, self.batches.steps - self.state.step
+        self.started = time.perf_counter()
+
+    def replay(self) -> bool:
+        """One more step of this epoch; False if there was none left."""
+        if self.left == 0:
+            return False
+        with torch.cuda.stream(self.stream):
+            self.graph.replay()
+        self.left -= 1
+        return True
+
+    def _read(self) -> None:
+        """Add what the steps since the last look recorded."""
+        self.stream.synchronize()
+        self.state.seconds += time.perf_counter() - self.started
+        done = self.batches.steps - self.left
+        self.state.totals += self.record[self.first_step : done].sum(0).cpu()
+        self.state.step = done
+
+    def pause(self) -> None:
+        """Write a checkpoint in the middle of an epoch."""
+        self._read()
+        loop.save_state(self.run, self.optimiser, self.state)
+
+    def end_epoch(self) -> bool:
+        """Note the epoch in the curve, write a checkpoint if one is due; whether there is another epoch."""
+        self._read()
+        recipe, epoch = self.run.recipe, self.state.epoch
+        lrs = recipe.lrs(epoch, self.batches.steps)
+        if not torch.isfinite(self.state.totals[0]):
+            losses = self.record[self.first_step :, 0].cpu()
+            step = self.first_step + int((~losses.isfinite()).nonzero()[0])
+            self.result = Diverged(epoch, step, lrs[step], self.state.curve)
+            return False
+        row = self.state.finish_epoch(lrs[-1], self.batches.steps, recipe.batch_size)
+        if self.state.epoch % self.run.save_every == 0 or self.state.epoch == recipe.epochs:
+            loop.save_state(self.run, self.optimiser, self.state)
+        if self.run.on_epoch:
+            self.run.on_epoch(row)
+        if self.state.epoch == recipe.epochs:
+            self.run.network.eval()
+        return self.state.epoch < recipe.epochs
+
+
+class Gradients:
+    """Loss and hits of a batch, with the gradients left in the network's parameters.
+
+    For bfloat16, autocast would cast every weight in every step, one kernel each; here all are cast in a few kernels, and the
+    gradients cast back likewise. The values are autocast's.
+    """
+
+    def __init__(self, run: Run, batches: Batches, compiled: bool) -> None:
+        self.run, self.batches = run, batches
+        module = nn.Sequential(run.preprocess, run.network)
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        low = _low_precision(run.network) if run.recipe.precision == "bfloat16" else set()
+        self.weights = {
+            name: p.detach().to(torch.bfloat16).requires_grad_() if p in low else p for name, p in module.named_parameters()
+        }
+        self.frozen = {name: w.detach() for name, w in self.weights.items()}
+        self.low = [(w, p) for w, p in zip(self.weights.values(), module.parameters(), strict=True) if w is not p]
+        self.buffers = dict(module.named_buffers())
+        self.scratch = {name: b.clone() for name, b in self.buffers.items()}  # where an attack's statistics go
+        self.call = _call(module, run.recipe.precision == "bfloat16", compiled)
+        self.cut = _compiled_cut() if compiled else cut
+
+    def __call__(self, rows: Rows, epoch: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the batch that `rows` names, in the epoch of that number (a tensor on the device)."""
+        run = self.run
+        if self.low:
+            with torch.no_grad():
+                torch._foreach_copy_([w for w, _ in self.low], [p for _, p in self.low])
+        x, y = self.batches.take(rows, self.cut)
+        if run.recipe.adversary is not None:
+            keys = start_keys(run.seed, epoch, rows.sample)
+            x = perturb(lambda x: self.call(self.frozen, self.scratch, x), run.loss.link, run.recipe.adversary, x, y, keys)
+        outputs = self.call(self.weights, self.buffers, x)
+        value = run.loss(outputs, y)
+        gradients = torch.autograd.grad(value, [w for w in self.weights.values() if w.requires_grad])
+        with torch.no_grad():
+            torch._foreach_copy_([p.grad for p in self.parameters if p.grad is not None], list(gradients))
+        return value.detach(), loop.hits(run.loss, outputs, y)
+
+
+def _low_precision(network: nn.Module) -> set[Tensor]:
+    """The parameters that autocast would cast."""
+    layers = [m for m in network.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
+    return {p for layer in layers for p in layer.parameters()}
+
+
+_CALLS: dict[str, Callable[..., Tensor]] = {}
+
+
+def _call(module: nn.Sequential, autocast: bool, compiled: bool) -> Callable[..., Tensor]:
+    """module(x) as a function of its weights and buffers; compiled once for all networks of the same architecture."""
+    key = json.dumps([getattr(module[1], "spec", id(module[1])), type(module[0]).__name__, autocast, compiled])
+    if key in _CALLS:
+        return _CALLS[key]
+    template = copy.deepcopy(module).train()
+
+    def call(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False):
+            return torch.func.functional_call(template, (weights, buffers), (x,))  # type: ignore[no-any-return]
+
+    _CALLS[key] = torch.compile(call, dynamic=False) if compiled else call
+    return _CALLS[key]
+
+
+@functools.cache
+def _compiled_cut() -> Callable[..., Tensor]:
+    return torch.compile(cut, dynamic=False)
+
+
+@contextmanager
+def _fast_convolutions() -> Iterator[None]:
+    """Let cuDNN try its algorithms and keep the fastest, unless deterministic algorithms are asked for."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

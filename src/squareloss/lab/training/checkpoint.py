@@ -1,0 +1,72 @@
+"""Checkpoints of a run in progress: one safetensors file, replaced atomically, with all that is needed to go on exactly."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from squareloss.lab.training.recipes import Recipe
+
+FORMAT = 1
+
+
+def fingerprint(spec: dict[str, Any] | str, loss: str, recipe: Recipe, seed: int) -> str:
+    """A hash of everything that must be the same for a run to go on from a checkpoint."""
+    text = json.dumps([spec, loss, asdict(recipe), seed], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Write a checkpoint: tensors, and facts as JSON in the header. A reader sees the old file or the new one, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        save_file(
+            {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+            temporary,
+            metadata={"facts": json.dumps({"format": FORMAT, **facts})},
+        )
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: Path, expected: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a checkpoint back; an error if it is damaged or belongs to another run."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads(file.metadata()["facts"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"expected a checkpoint in {path}, got a damaged file ({error}); delete it to start anew") from error
+    if facts["fingerprint"] != expected:
+        raise ValueError(
+            f"expected a checkpoint of this run in {path}, got one of {facts['run']}; "
+            "the network, loss, recipe or seed differ: use another folder, or delete the file to start anew"
+        )
+    return tensors, facts
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state, flat: "optimiser.<parameter>.<name>"."""
+    state = optimiser.state_dict()["state"]
+    return {f"optimiser.{i}.{name}": value for i, slots in state.items() for name, value in slots.items() if value is not None}
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Put the state back that `optimiser_tensors` gave."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimiser."):
+            _, i, slot = name.split(".", 2)
+            state.setdefault(int(i), {})[slot] = value
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

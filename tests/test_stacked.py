@@ -1,0 +1,77 @@
+"""Many networks at once: one network of a stack is the network it would be alone."""
+
+import pytest
+import torch
+
+from squareloss.lab.training import stacked
+from squareloss.lab.training.stacked import Optimiser, Stack, logistic, square
+from squareloss.models import MLP
+
+
+def data(replications=3, n=40, dtype=torch.float64):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(replications, n, 2, generator=g, dtype=dtype)
+    return x, (x[..., 0] * x[..., 1] > 0).long()
+
+
+def alone(seed, x, y, mu, objective, steps, name):
+    net = MLP(2, (30, 20), 1, generator=torch.Generator().manual_seed(seed)).double()
+    if name == "rmsprop":
+        optimiser = torch.optim.RMSprop(net.parameters(), lr=0.001, alpha=0.99, eps=1e-8)
+    else:
+        optimiser = torch.optim.SGD(net.parameters(), lr=0.001)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        penalty = sum(layer.weight.square().sum() for layer in net.layers)
+        (objective(net(x), y.double()).mean() + mu / len(x) * penalty).backward()
+        optimiser.step()
+    return net
+
+
+@pytest.mark.parametrize("objective", [square, logistic])
+@pytest.mark.parametrize("name", ["rmsprop", "sgd"])
+def test_one_of_a_stack_equals_the_same_network_alone(objective, name):
+    x, y = data()
+    mu, seeds = torch.tensor([0.0, 0.01, 1.0]), [5, 6, 7]
+    stack = Stack((2, 30, 20, 1), seeds, dtype=torch.float64)
+    stacked.train(stack, x, y, mu, objective, steps=100, optimiser=Optimiser(name))
+    for r, seed in enumerate(seeds):
+        net = alone(seed, x[r], y[r], mu[r].double(), objective, 100, name)
+        for mine, theirs in zip(stack.select(r), net.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs.detach(), rtol=1e-10, atol=1e-10)
+
+
+def test_the_batched_step_equals_the_step_on_cores():
+    # the computation a GPU replays, here uncompiled and on the CPU
+    x, y = data()
+    y, mu = y.double(), torch.tensor([0.0, 0.01, 1.0], dtype=torch.float64)
+    cores, batched = (Stack((2, 30, 20, 1), [5, 6, 7], dtype=torch.float64) for _ in range(2))
+    stacked.train(cores, x, y, mu, square, steps=20)
+    for _ in range(20):
+        gradients = torch.func.grad(lambda ps: stacked.penalised(ps, x, y, mu, square))(batched.parameters)
+        stacked.update(batched.parameters, batched.moments, gradients, Optimiser())
+    for a, b in zip(cores.parameters, batched.parameters, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_watch_sees_the_steps_asked_for():
+    x, y = data()
+    seen = []
+    stack = Stack((2, 8, 1), [0, 1, 2], dtype=torch.float64)
+    stacked.train(stack, x, y, torch.zeros(3), square, steps=70, every=20, watch=lambda step, s: seen.append(step))
+    assert seen == [20, 40, 60]
+
+
+def test_same_points_for_all_networks():
+    x, _ = data()
+    stack = Stack((2, 8, 1), [0, 1, 2], dtype=torch.float64)
+    torch.testing.assert_close(stack(x[0])[1], stack(x[[0, 0, 0]])[1])
+
+
+def test_bad_input():
+    x, y = data()
+    stack = Stack((2, 8, 1), [0, 1])
+    with pytest.raises(ValueError, match="each of the 2 networks, got 3"):
+        stacked.train(stack, x, y, torch.zeros(3), square, steps=1)
+    with pytest.raises(ValueError, match="Available: sgd, rmsprop"):
+        Optimiser("adam")

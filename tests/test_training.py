@@ -1,0 +1,315 @@
+"""The visible loop: its batches, its curve, its checkpoints; and the step that the captured engine replays."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from squareloss import CrossEntropy, Simplex, SquareLoss
+from squareloss.lab.training import captured, loop
+from squareloss.lab.training.adversarial import frozen_statistics, perturb, start_keys, uniform
+from squareloss.lab.training.batches import PAD, Batches
+from squareloss.lab.training.loop import Diverged, Run
+from squareloss.lab.training.recipes import RECIPES, Adversary, Recipe
+from squareloss.models import MLP, ResNet
+
+SMALL = Recipe(epochs=2, batch_size=16, lr=0.05, precision="float32")
+
+
+def images(n=100, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 3, (n,), generator=g)
+    x = torch.randint(0, 80, (n, 3, 8, 8), generator=g) + 60 * y[:, None, None, None]
+    return x.to(torch.uint8), y
+
+
+def tiny(seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return ResNet("resnet8", 3, width=4)
+
+
+def run(network=None, loss=None, recipe=SMALL, seed=0, **kwargs):
+    x, y = images()
+    return Run(network or tiny(), loss or SquareLoss(), recipe, seed, x, y, **kwargs)
+
+
+def test_batches_are_crops_and_flips_of_zero_padded_images():
+    x, y = images(20)
+    batches = Batches(x, y, batch_size=10, seed=3, augment=True, device="cpu")
+    rows = batches.epoch(4)
+    got, labels = batches.take(rows.step(1))
+    padded = nn.functional.pad(x, (PAD,) * 4)
+    for i in range(10):
+        sample, top, left, flip = (int(table[1, i]) for table in rows)
+        want = padded[sample, :, top : top + 8, left : left + 8]
+        want = want.flip(-1) if flip else want
+        torch.testing.assert_close(got[i], want.float() / 255)
+        assert labels[i] == y[sample]
+    assert got.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_an_epoch_takes_each_sample_once_and_differs_between_epochs_and_seeds():
+    x, y = images(40)
+    batches = Batches(x, y, batch_size=10, seed=3, augment=True, device="cpu")
+    assert sorted(batches.epoch(0).sample.flatten().tolist()) == list(range(40))
+    assert not torch.equal(batches.epoch(0).sample, batches.epoch(1).sample)
+    assert not torch.equal(batches.epoch(0).sample, batches.reseeded(4).epoch(0).sample)
+    assert torch.equal(batches.epoch(1).sample, batches.reseeded(3).epoch(1).sample)
+    assert 0.3 < batches.epoch(0).flip.double().mean() < 0.7
+
+
+def test_the_loop_equals_plain_torch():
+    # the loop without augmentation, beside the dozen lines everyone writes
+    recipe = dataclasses.replace(SMALL, augment=False, nesterov=True, schedule="cosine")
+    one = run(recipe=recipe)
+    curve = loop.train(one)
+    net, loss, (x, y) = tiny().to(memory_format=torch.channels_last), SquareLoss(), images()
+    optimiser = torch.optim.SGD(net.parameters(), 0.05, 0.9, weight_decay=5e-4, nesterov=True)
+    batches, losses = Batches(x, y, batch_size=16, seed=0, augment=False, device="cpu"), []
+    for epoch in range(2):
+        for step, sample in enumerate(batches.epoch(epoch).sample):
+            optimiser.param_groups[0]["lr"] = recipe.lr_at(epoch + (step + 0.5) / batches.steps)
+            value = loss(net(x[sample].float() / 255), y[sample])
+            optimiser.zero_grad()
+            value.backward()
+            optimiser.step()
+            losses.append(value.item())
+    for a, b in zip(one.network.parameters(), net.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+    assert curve[1].loss == pytest.approx(sum(losses[batches.steps :]) / batches.steps, rel=1e-5)
+
+
+def test_it_learns_and_the_curve_says_so():
+    recipe = dataclasses.replace(SMALL, epochs=10)
+    curve = loop.train(run(recipe=recipe))
+    assert curve[-1].loss < 0.5 * curve[0].loss
+    assert curve[-1].train_accuracy > 0.9
+
+
+@pytest.mark.parametrize("option", [{"mixup": 0.4}, {"optimiser": "rmsprop", "lr": 0.001}, {"precision": "bfloat16"}])
+def test_options_train(option):
+    curve = loop.train(run(recipe=dataclasses.replace(SMALL, epochs=4, **option)))
+    assert curve[-1].loss < curve[0].loss
+
+
+def test_schedules():
+    paper = RECIPES["paper"]
+    assert [paper.lr_at(e) for e in (0, 49.99, 50, 100, 199)] == pytest.approx([0.01, 0.01, 0.001, 1e-4, 1e-5])
+    linear = Recipe(epochs=10, batch_size=1, lr=1.0, schedule="linear", warmup=2)
+    assert [linear.lr_at(e) for e in (0, 1, 2, 6, 10)] == pytest.approx([0, 0.5, 1, 0.5, 0])
+    cosine = Recipe(epochs=10, batch_size=1, lr=1.0, schedule="cosine")
+    assert [cosine.lr_at(e) for e in (0, 5, 10)] == pytest.approx([1, 0.5, 0], abs=1e-12)
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_and_advice():
+    with pytest.raises(Diverged, match="smaller learning rate") as caught:
+        loop.train(run(recipe=dataclasses.replace(SMALL, lr=1e6, epochs=9)))
+    assert caught.value.epoch * 6 + caught.value.step > 0
+    assert captured.train([run(recipe=dataclasses.replace(SMALL, lr=1e6, epochs=9))], "cpu")[0].step == caught.value.step
+
+
+def same_weights(a, b):
+    return all(torch.equal(p, q) for p, q in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+SCRIPT = """
+import sys, time, torch
+sys.path.insert(0, {tests!r})
+torch.set_num_threads(1)
+from pathlib import Path
+from test_training import run, SMALL, loop
+import dataclasses
+slow = lambda epoch: time.sleep(0.15)
+one = run(recipe=dataclasses.replace(SMALL, epochs=8), path=Path({path!r}), save_every=1, on_epoch=slow)
+print("ready", flush=True)
+try:
+    loop.train(one)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 130)])
+def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path, name, code):
+    path = tmp_path / "run.safetensors"
+    script = textwrap.dedent(SCRIPT).format(tests=os.path.dirname(__file__), path=str(path))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        while not path.exists():
+            time.sleep(0.01)
+        process.send_signal(getattr(signal, name))
+        assert process.wait(60) == code
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        recipe = dataclasses.replace(SMALL, epochs=8)
+        whole, resumed = run(recipe=recipe), run(recipe=recipe, path=path)
+        loop.train(whole)
+        curve = loop.train(resumed)
+    finally:
+        torch.set_num_threads(threads)
+    assert same_weights(whole.network, resumed.network)
+    assert [row.epoch for row in curve] == list(range(8))
+
+
+def test_dropout_resumes_exactly(tmp_path):
+    def dropout():
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Flatten(), nn.Linear(192, 20), nn.ReLU(), nn.Dropout(), nn.Linear(20, 3))
+
+    path = tmp_path / "run.safetensors"
+    first = dataclasses.replace(SMALL, epochs=4)
+
+    class Stop(Exception):
+        pass
+
+    def stop(row):
+        if row.epoch == 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        loop.train(run(dropout(), recipe=first, path=path, save_every=1, on_epoch=stop))
+    whole, resumed = run(dropout(), recipe=first), run(dropout(), recipe=first, path=path)
+    loop.train(whole)
+    loop.train(resumed)
+    assert same_weights(whole.network, resumed.network)
+
+
+def test_bad_checkpoints_and_bad_input(tmp_path):
+    path = tmp_path / "run.safetensors"
+    loop.train(run(path=path))
+    with pytest.raises(ValueError, match="one of resnet8, SquareLoss"):
+        loop.train(run(loss=CrossEntropy(), path=path))
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match="damaged"):
+        loop.train(run(path=path))
+    with pytest.raises(ValueError, match="batch_size <= 100.*got 101"):
+        loop.train(run(recipe=dataclasses.replace(SMALL, batch_size=101)))
+    with pytest.raises(ValueError, match="Available: step, cosine, linear, constant"):
+        Recipe(epochs=1, batch_size=1, lr=1.0, schedule="exponential")
+    with pytest.raises(ValueError, match="lr > 0, got 0"):
+        Recipe(epochs=1, batch_size=1, lr=0)
+
+
+def test_training_leaves_the_global_generator_alone():
+    before = torch.get_rng_state()
+    loop.train(run())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# ---- adversarial training
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), SquareLoss(Simplex(radius=3.0), scale=1.0)])
+def test_the_attack_stays_in_ball_and_box_and_hurts(loss):
+    one = run(loss=loss, recipe=dataclasses.replace(SMALL, epochs=4))
+    loop.train(one)
+    net, (x, y), adversary = one.network.train(), images(), Adversary(steps=10, eps=0.15, step_size=0.04)
+    x = x.float() / 255
+    buffers = [b.clone() for b in net.buffers()]
+    with frozen_statistics(net):
+        moved = perturb(net, loss.link, adversary, x, y, start_keys(0, 0, torch.arange(100)))
+    assert (moved - x).abs().max() <= 0.15 + 1e-6
+    assert 0 <= moved.min() and moved.max() <= 1
+    assert all(torch.equal(a, b) for a, b in zip(net.buffers(), buffers, strict=True))
+    assert (net(moved).argmax(1) == y).double().mean() < (net(x).argmax(1) == y).double().mean() - 0.1
+
+
+def test_adversarial_training_helps_against_the_attack():
+    recipe = dataclasses.replace(SMALL, epochs=6, augment=False)
+    adversary = Adversary(steps=3, eps=0.06, step_size=0.03)
+    plain, hardened = run(recipe=recipe), run(recipe=dataclasses.replace(recipe, adversary=adversary))
+    loop.train(plain)
+    loop.train(hardened)
+    x, y = images()
+    x = x.float() / 255
+    keys, attack = start_keys(9, 0, torch.arange(100)), dataclasses.replace(adversary, steps=10)
+
+    def robust(one):
+        moved = perturb(one.network, one.loss.link, attack, x, y, keys)
+        return (one.network(moved).argmax(1) == y).double().mean()
+
+    assert robust(hardened) > robust(plain)
+
+
+def test_uniform_numbers_from_keys():
+    keys = torch.arange(1000)
+    u = uniform(keys, 100)
+    assert 0 <= u.min() and u.max() < 1
+    assert u.mean() == pytest.approx(0.5, abs=0.005)
+    assert u.var() == pytest.approx(1 / 12, abs=0.002)
+    assert torch.corrcoef(u.T[:2])[0, 1].abs() < 0.1  # neighbouring numbers
+    assert torch.corrcoef(u[:2])[0, 1].abs() < 0.3  # neighbouring keys
+    assert torch.equal(uniform(keys[7:9], 100), u[7:9])  # a subset draws what the whole draws
+    assert not torch.equal(start_keys(0, 1, keys), start_keys(1, 0, keys))
+
+
+# ---- the step of the captured engine, uncaptured
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("adversary", [None, Adversary(steps=2, eps=0.1, step_size=0.05)])
+def test_the_captured_step_has_the_gradients_of_the_loop(precision, adversary):
+    recipe = dataclasses.replace(SMALL, precision=precision, adversary=adversary)
+    one = run(recipe=recipe)
+    one.network.to(memory_format=torch.channels_last).train()
+    batches = one.batches(torch.device("cpu"))
+    rows = batches.epoch(0).step(0)
+    theirs = tiny().to(memory_format=torch.channels_last).train()
+    other = dataclasses.replace(one, network=theirs)
+
+    def forward(x):
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+            return theirs(x)
+
+    _, _, value = loop._objective(forward, other, batches, rows, loop.State())
+    value.backward()
+    for p in one.network.parameters():
+        p.grad = torch.zeros_like(p)
+    mine, hits = captured.Gradients(one, batches, compiled=False)(rows, torch.zeros((), dtype=torch.int64))
+    assert mine == pytest.approx(value.item(), rel=1e-6)
+    assert 0 <= hits <= 16
+    for p, q in zip(one.network.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+    for a, b in zip(one.network.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_side_by_side_on_a_cpu_is_one_after_the_other():
+    runs = [run(loss=SquareLoss(), seed=1), run(loss=CrossEntropy(), seed=2)]
+    alone = [run(loss=SquareLoss(), seed=1), run(loss=CrossEntropy(), seed=2)]
+    curves = captured.train(runs, "cpu")
+    for one, other, curve in zip(runs, alone, curves, strict=True):
+        assert [e.loss for e in loop.train(other)] == [e.loss for e in curve]
+        assert same_weights(one.network, other.network)
+
+
+def test_runs_side_by_side_must_be_alike():
+    with pytest.raises(ValueError, match="same batch size"):
+        a = run()
+        b = dataclasses.replace(run(recipe=dataclasses.replace(SMALL, batch_size=8)), x=a.x)
+        captured._check_alike([a, b])
+
+
+def test_outputs_of_bytes_in_eval_mode():
+    net, (x, _) = tiny().train(), images()
+    got = loop.outputs_of(net, x, batch=30)
+    assert net.training
+    torch.testing.assert_close(got, net.eval()(x.float() / 255), rtol=1e-4, atol=1e-5)
+
+
+def test_mlp_on_tables_trains():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 5, generator=g)
+    y = (x[:, 0] > 0).long()
+    one = Run(MLP(5, (16,), 2, generator=g), SquareLoss(), dataclasses.replace(SMALL, epochs=20), 0, x, y)
+    assert loop.train(one)[-1].train_accuracy > 0.95
