@@ -410,6 +410,22 @@ def test_onnx_equals_eager_at_every_batch_size(link, tmp_path):
         assert (expected == 0).any(), "the projection had nothing to do"
 
 
+def test_onnx_of_a_convolutional_network_on_images(tmp_path):
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    images = torch.rand(6, 3, 8, 8, generator=generator())
+    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)]
+    classifier = Classifier(nn.Sequential(*layers), Simplex(), Standardize.from_data(images))
+    classifier(images)  # batch statistics
+    classifier.export_onnx(tmp_path / "model.onnx", images)
+    session = runtime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    for n in (1, 5):
+        (out,) = session.run(None, {"x": images[:n].numpy()})
+        expected = classifier.eval().probabilities(images[:n]).detach().numpy()
+        np.testing.assert_allclose(out, expected, atol=1e-6, rtol=0)
+
+
 def test_export_is_in_eval_mode_and_gives_each_mode_back():
     network = Stranger()
     network.norm.eval()  # a frozen layer in a network that trains

@@ -140,7 +140,8 @@ class Classifier(nn.Module):
         A file can't run code: it names a link, a built-in network and a preprocessing out of fixed lists, and holds tensors.
 
         Arguments:
-            network: the architecture to fill with the saved tensors; needed unless it is one of `squareloss.models`.
+            network: the architecture, on the CPU, to fill with the saved tensors; needed unless it is one of
+                `squareloss.models`.
             preprocess: the same for the preprocessing; needed unless it is `Standardize` or none.
         """
         folder = Path(directory)
