@@ -1,0 +1,1 @@
+"""Everything that runs experiments: data, training, studies, runs and reports."""

@@ -1,0 +1,94 @@
+"""Arrays: NumPy .npz files, and scikit-learn's digits, which are always there."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from squareloss.lab.data.dataset import Dataset, Kind, Split, SplitPlan, assemble, encode_labels
+
+Array = np.ndarray[Any, Any]
+
+
+def read_digits(plan: SplitPlan) -> Dataset:
+    """scikit-learn's 1,797 handwritten digits, 8 x 8; their 17 grey levels are spread over the bytes 0 to 255."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    x = torch.from_numpy(np.round(pixels * (255 / 16)).astype(np.uint8)).view(-1, 1, 8, 8)
+    return assemble("digits", "image", [str(d) for d in range(10)], plan, Split(x, torch.from_numpy(labels).long()))
+
+
+def read_npz(path: Path, plan: SplitPlan) -> Dataset:
+    """A .npz with arrays x, y, or x_train, y_train and perhaps x_test, y_test. Pickled objects in it are refused.
+
+    x is a table (n, D) of numbers, or images as bytes: (n, H, W), (n, C, H, W) or (n, H, W, C) with 1 or 3 channels.
+    """
+    arrays = _load(path)
+    suffix = "" if "x" in arrays else "_train"
+    names = [f"x{suffix}", f"y{suffix}"] + (["x_test", "y_test"] if suffix and "x_test" in arrays else [])
+    absent = [name for name in names if name not in arrays]
+    if absent:
+        raise ValueError(
+            f"{path}: expected arrays x and y, or x_train and y_train (and x_test, y_test), "
+            f"got {', '.join(arrays) or 'none'}; {absent[0]} is missing"
+        )
+    labels = [_labels(arrays[name], f"{path}, {name}") for name in names[1::2]]
+    y, classes = encode_labels(np.concatenate(labels), f"{path}, {names[1]}")
+    inputs = [_inputs(arrays[name], f"{path}, {name}") for name in names[::2]]
+    for (_, x), given, name in zip(inputs, labels, names[::2], strict=True):
+        if len(x) != len(given):
+            raise ValueError(f"{path}: expected one label per row, got {len(x)} rows in {name} and {len(given)} labels")
+    splits = [Split(x, part) for (_, x), part in zip(inputs, torch.split(y, [len(part) for part in labels]), strict=True)]
+    return assemble(path.stem, inputs[0][0], classes, plan, splits[0], test=splits[1] if len(splits) > 1 else None)
+
+
+def _load(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as stream:  # numpy leaves a file it opened itself open when it cannot read it
+            found = np.load(stream, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                raise ValueError("it holds one bare array")
+            return dict(found)
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path}: expected a .npz of plain arrays, could not read it: {error}") from error
+
+
+def _labels(values: Array, what: str) -> Array:
+    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if values.ndim != 1:
+        raise ValueError(f"{what}: expected one label per row, shape (n,), got {values.shape}; take the argmax of one-hot rows")
+    return values
+
+
+def _inputs(x: Array, what: str) -> tuple[Kind, Tensor]:
+    if x.dtype.kind not in "iufb":
+        raise ValueError(f"{what}: expected numbers, got {x.dtype}")
+    if x.ndim == 2:
+        with np.errstate(over="ignore"):
+            table = x.astype(np.float32)
+        bad = np.flatnonzero(~np.isfinite(table).all(0))
+        if bad.size:
+            raise ValueError(f"{what}: expected finite numbers, got NaN or infinity in column {bad[0]}; fill or drop it")
+        return "table", torch.from_numpy(table)
+    if x.ndim not in (3, 4):
+        raise ValueError(f"{what}: expected a table (n, D) or images (n, H, W), (n, C, H, W) or (n, H, W, C), got {x.shape}")
+    if x.dtype != np.uint8:
+        raise ValueError(f"{what}: expected images as bytes (uint8), got {x.dtype}; save (x * 255).round().astype(np.uint8)")
+    return "image", torch.from_numpy(_channel_first(x, what))
+
+
+def _channel_first(x: Array, what: str) -> Array:
+    if x.ndim == 3:
+        return x[:, None]
+    if x.shape[1] in (1, 3):
+        return x
+    if x.shape[3] in (1, 3):
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    raise ValueError(f"{what}: expected 1 or 3 channels on axis 1 or 3, got shape {x.shape}")

@@ -1,0 +1,158 @@
+"""CSV and Parquet with a target column: categories one-hot, missing numbers filled, both from the training split alone."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from squareloss.lab.data.dataset import Dataset, Split, SplitPlan, encode_labels, moments
+
+Floats = npt.NDArray[np.float32]
+
+MAX_CATEGORIES = 1000  # beyond this a text column is an identifier, and one-hot columns would fill the memory
+_INDEX = re.compile(r"__index_level_\d+__")  # what pandas calls its row numbers in Parquet
+
+
+class Encoded(NamedTuple):
+    """A column as numbers (n, k), their k names, and what its owner should know."""
+
+    values: Floats
+    names: list[str]
+    notes: list[str]
+
+
+def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
+    """Rows of a CSV or Parquet file, with `target` as the class.
+
+    Numeric columns are kept, missing values replaced by the training mean. Text, boolean and dictionary columns become one
+    0/1 column per category seen in training; a missing or unseen category is all zeros. Dates, lists and columns without
+    a single training value are refused by name. What was filled or unseen is told in `notes`.
+    """
+    table = _read(path)
+    _check_columns(table, path, target)
+    y, classes = encode_labels(_target(table.column(target), f"{path}, column {target!r}"), f"{path}, column {target!r}")
+    rows = plan.rows(y)
+    index = [name for name in table.column_names if _INDEX.fullmatch(name)]
+    features = [name for name in table.column_names if name != target and name not in index]
+    if not features:
+        raise ValueError(f"{path}: expected columns to predict {target!r} from, got none beside it")
+    encoded = [_encode(table.column(name), name, rows[0].numpy(), path) for name in features]
+    x = torch.from_numpy(np.concatenate([column.values for column in encoded], axis=1))
+    train, validation, test = (Split(x[r], y[r]) for r in rows)
+    return Dataset(
+        path.stem, "table", train, validation, test, classes, *moments(train.x),
+        features=tuple(name for column in encoded for name in column.names),
+        notes=tuple(note for column in encoded for note in column.notes)
+        + tuple(f"column {name!r}: row numbers written by pandas, left out" for name in index),
+    )  # fmt: skip
+
+
+def _read(path: Path) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    try:
+        if path.suffix.lower() == ".parquet":
+            return parquet.ParquetFile(path).read()
+        return csv.read_csv(path, convert_options=csv.ConvertOptions(strings_can_be_null=True))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
+        raise ValueError(f"{path}: could not read it as {path.suffix.lower()}: {error}") from error
+
+
+def _check_columns(table: Any, path: Path, target: str | None) -> None:
+    names: list[str] = table.column_names
+    listed = ", ".join(names[:30]) + (f", and {len(names) - 30} more" if len(names) > 30 else "")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"{path}: expected different column names, got {twice[0]!r} more than once; rename one")
+    if not table.num_rows:
+        raise ValueError(f"{path}: expected rows below the header, got none")
+    if target is None:
+        raise ValueError(f"{path}: expected the name of the target column, got none; choose from: {listed}")
+    if target not in names:
+        by_lower = {name.lower(): name for name in names}
+        near = difflib.get_close_matches(target.lower(), by_lower, 1, 0.5)
+        hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+        hint += "; is the separator a comma?" if len(names) == 1 and re.search(r"[;\t|]", names[0]) else ""
+        raise ValueError(f"{path}: expected a target column {target!r}, got the columns {listed}{hint}")
+
+
+def _target(column: Any, what: str) -> npt.NDArray[Any]:
+    import pyarrow as pa
+
+    column = _decoded(column)
+    if column.null_count:
+        raise ValueError(f"{what}: expected a class for every row, got {column.null_count} missing; drop those rows")
+    if _is_text(column.type):
+        return np.asarray(column.to_pylist(), dtype=object)
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    if not (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise ValueError(f"{what}: expected classes as text, integers or booleans, got {column.type}")
+    values: npt.NDArray[Any] = column.to_numpy()
+    return values
+
+
+def _encode(column: Any, name: str, train: npt.NDArray[np.int64], path: Path) -> Encoded:
+    import pyarrow as pa
+
+    what = f"{path}, column {name!r}"
+    kind = column.type
+    if column.null_count == len(column):
+        raise ValueError(f"{what}: expected values, got none at all; drop the column")
+    if pa.types.is_dictionary(kind) or pa.types.is_boolean(kind) or _is_text(kind):
+        return _categorical(_decoded(column).cast(pa.string()), name, train, what)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return _numeric(column.cast(pa.float64(), safe=False).to_numpy(), name, train, what)
+    hint = "save the file as UTF-8" if pa.types.is_binary(kind) else "convert it to numbers or text, or drop it"
+    raise ValueError(f"{what}: expected numbers, text or booleans, got {kind}; {hint}")
+
+
+def _numeric(values: npt.NDArray[np.float64], name: str, train: npt.NDArray[np.int64], what: str) -> Encoded:
+    if np.abs(values, where=~np.isnan(values), out=np.zeros_like(values)).max() > np.finfo(np.float32).max:
+        raise ValueError(f"{what}: expected numbers that float32 can hold, got infinity or beyond; clip or drop them")
+    missing = np.isnan(values)
+    if missing[train].all():
+        raise ValueError(f"{what}: expected a value in the training split, got none at all; drop the column")
+    if not missing.any():
+        return Encoded(values.astype(np.float32)[:, None], [name], [])
+    mean = values[train][~missing[train]].mean()
+    note = f"column {name!r}: {int(missing.sum())} missing of {len(values)}, replaced by the training mean {mean:.4g}"
+    return Encoded(np.where(missing, mean, values).astype(np.float32)[:, None], [name], [note])
+
+
+def _categorical(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> Encoded:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    categories = sorted(pc.unique(column.take(pa.array(train))).drop_null().to_pylist())
+    if not categories:
+        raise ValueError(f"{what}: expected a value in the training split, got none at all; drop the column")
+    if len(categories) > MAX_CATEGORIES:
+        raise ValueError(
+            f"{what}: expected at most {MAX_CATEGORIES} categories, got {len(categories)}: "
+            "an identifier or free text; drop the column or encode it as numbers"
+        )
+    codes = pc.fill_null(pc.index_in(column, value_set=pa.array(categories, pa.string())), -1).to_numpy()
+    values = (codes[:, None] == np.arange(len(categories))).astype(np.float32)
+    missing = column.null_count
+    unseen = int((codes < 0).sum()) - missing
+    notes = [f"column {name!r}: {missing} missing of {len(codes)}, encoded as zeros"] if missing else []
+    notes += [f"column {name!r}: {unseen} outside training with an unseen category, encoded as zeros"] if unseen else []
+    return Encoded(values, [f"{name}={category}" for category in categories], notes)
+
+
+def _decoded(column: Any) -> Any:
+    import pyarrow as pa
+
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _is_text(kind: Any) -> bool:
+    return str(kind) in ("string", "large_string", "string_view")

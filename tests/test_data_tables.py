@@ -1,0 +1,208 @@
+"""CSV and Parquet."""
+
+import datetime
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import csv, parquet
+
+from squareloss.lab.data import load
+from squareloss.lab.data.dataset import SplitPlan
+
+N = 40
+
+
+def _columns(**extra):
+    rng = np.random.default_rng(0)
+    label = np.where(np.arange(N) % 2, "yes", "no")
+    return {"age": rng.normal(40, 10, N), "colour": rng.choice(["red", "green", "blue"], N), "label": label, **extra}
+
+
+def _write(path, columns):
+    table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+    parquet.write_table(table, path) if path.suffix == ".parquet" else csv.write_csv(table, path)
+    return path
+
+
+def _rows(data, part):
+    """Which rows of the file a split holds."""
+    y = torch.arange(N) % 2
+    return dict(zip(("train", "validation", "test"), SplitPlan().rows(y), strict=True))[part].numpy()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_table_in_both_formats(tmp_path, suffix):
+    columns = _columns(member=np.arange(N) % 3 == 0, count=np.arange(N))
+    data = load(_write(tmp_path / f"people{suffix}", columns), "label")
+    assert (data.name, data.kind, data.classes) == ("people", "table", ("no", "yes"))
+    assert data.features == ("age", "colour=blue", "colour=green", "colour=red", "member=false", "member=true", "count")
+    for part in ("train", "validation", "test"):
+        rows = _rows(data, part)
+        split = getattr(data, part)
+        assert split.x.dtype == torch.float32
+        np.testing.assert_allclose(split.x[:, 0], columns["age"][rows], rtol=1e-6)
+        for k, colour in enumerate(["blue", "green", "red"]):
+            assert (split.x[:, 1 + k].numpy() == (columns["colour"][rows] == colour)).all()
+        assert (split.x[:, 5].numpy() == columns["member"][rows]).all()
+        assert (split.x[:, 6].numpy() == rows).all()
+        assert [data.classes[k] for k in split.y] == columns["label"][rows].tolist()
+    torch.testing.assert_close(data.mean, data.train.x.mean(0))
+    assert data.notes == ()
+
+
+def test_missing_numbers_get_the_training_mean(tmp_path):
+    columns = _columns()
+    train, test = _rows(None, "train"), _rows(None, "test")
+    columns["age"][[train[0], train[5], test[2]]] = np.nan
+    columns["age"][test[3]] = 1e6  # must not enter the mean
+    data = load(_write(tmp_path / "d.parquet", columns), "label")
+    mean = np.nanmean(columns["age"][train])
+    assert data.train.x[0, 0].item() == pytest.approx(mean)
+    assert data.train.x[5, 0].item() == pytest.approx(mean)
+    assert data.test.x[2, 0].item() == pytest.approx(mean)
+    assert data.mean[0].item() == pytest.approx(mean)
+    assert len(data.notes) == 1
+    assert "'age': 3 missing of 40" in data.notes[0]
+
+
+def test_categories_come_from_training_alone(tmp_path):
+    columns = _columns()
+    test = _rows(None, "test")
+    columns["colour"] = columns["colour"].astype(object)
+    columns["colour"][test[0]] = "violet"
+    columns["colour"][test[1]] = None
+    columns["colour"][_rows(None, "train")[1]] = None
+    data = load(_write(tmp_path / "d.parquet", columns), "label")
+    assert data.features[1:] == ("colour=blue", "colour=green", "colour=red")
+    assert data.test.x[:2, 1:].abs().sum() == 0
+    assert data.train.x[1, 1:].abs().sum() == 0
+    assert (data.test.x[2:, 1:].sum(1) == 1).all()
+    assert [note.split(": ")[1][:9] for note in data.notes] == ["2 missing", "1 outside"]
+
+
+def test_empty_fields_of_a_csv_are_missing(tmp_path):
+    path = tmp_path / "d.csv"
+    rows = [f"{i},{'' if i == 3 else 'a' if i % 3 else 'b'},{'' if i == 4 else i / 2},{i % 2}" for i in range(N)]
+    path.write_text("\n".join(["id,kind,size,y", *rows]))
+    data = load(path, "y")
+    assert data.features == ("id", "kind=a", "kind=b", "size")
+    assert len(data.notes) == 2
+    everything = torch.cat([data.train.x, data.validation.x, data.test.x])
+    by_id = everything[everything[:, 0].argsort()]
+    assert by_id[3, 1:3].tolist() == [0, 0]
+    assert by_id[5, 3] == 2.5
+    assert torch.isfinite(everything).all()
+
+
+def test_dictionary_decimal_and_large_types(tmp_path):
+    columns = _columns()
+    table = pa.table(
+        {
+            "colour": pa.array(columns["colour"]).dictionary_encode(),
+            "price": pa.array([decimal.Decimal(i) / 4 for i in range(N)]),
+            "big": pa.array([2**60 + i for i in range(N)]),
+            "text": pa.array(columns["colour"], pa.large_string()),
+            "label": pa.array(columns["label"]).dictionary_encode(),
+        }
+    )
+    data = load(_write(tmp_path / "d.parquet", table), "label")
+    assert data.classes == ("no", "yes")
+    assert data.features[:6] == ("colour=blue", "colour=green", "colour=red", "price", "big", "text=blue")
+    np.testing.assert_array_equal(data.test.x[:, 3].numpy(), _rows(None, "test") / 4)
+    assert torch.equal(data.train.x[:, :3], data.train.x[:, 5:])
+
+
+def test_row_numbers_of_pandas_are_left_out(tmp_path):
+    data = load(_write(tmp_path / "d.parquet", _columns(__index_level_0__=np.arange(N))), "label")
+    assert "__index_level_0__" not in data.features
+    assert "row numbers" in data.notes[0]
+
+
+@pytest.mark.parametrize("values", [np.arange(N) % 2 == 1, np.arange(N) % 2 + 5, (np.arange(N) % 2).astype(float)])
+def test_targets_of_other_types(tmp_path, values):
+    data = load(_write(tmp_path / "d.parquet", _columns(target=values)), "target")
+    assert torch.equal(data.train.y, torch.from_numpy(_rows(None, "train") % 2))
+
+
+def test_target_column_that_is_not_there(tmp_path):
+    path = _write(tmp_path / "d.csv", _columns())
+    with pytest.raises(ValueError, match=r"d\.csv.*'Lable'.*age, colour, label; did you mean 'label'\?"):
+        load(path, "Lable")
+    with pytest.raises(ValueError, match="age, colour, label$"):
+        load(path, "zzz")
+    with pytest.raises(ValueError, match="choose from: age, colour, label"):
+        load(path)
+    path.write_text("a;b;y\n1;2;0\n")
+    with pytest.raises(ValueError, match="is the separator a comma"):
+        load(path, "y")
+
+
+@pytest.mark.parametrize(
+    ("extra", "target", "message"),
+    [
+        ({"gone": pa.nulls(N)}, "label", "'gone': expected values, got none"),
+        ({"gone": pa.nulls(N, pa.float64())}, "label", "'gone': expected values, got none"),
+        ({"gone": pa.nulls(N, pa.string())}, "label", "'gone': expected values, got none"),
+        ({"gone": np.full(N, np.nan)}, "label", "'gone': expected a value in the training split"),
+        ({"wild": np.where(np.arange(N) == 3, np.inf, 0.0)}, "label", "'wild': expected numbers that float32 can hold"),
+        ({"wild": np.where(np.arange(N) == 3, -1e300, 0.0)}, "label", "'wild': expected numbers that float32 can hold"),
+        ({"day": pa.array([datetime.date(2020, 1, 1)] * N)}, "label", "'day': .* got date32"),
+        ({"day": pa.array([datetime.date(2020, 1, 1)] * N)}, "day", "'day': .* got date32"),
+        ({"raw": pa.array([b"\xff"] * N)}, "label", "'raw': .* UTF-8"),
+        ({"y": np.where(np.arange(N) == 3, np.nan, 1.0)}, "y", "'y': .* 1 missing"),
+        ({"y": pa.array([None, *"ab" * 19, "a"])}, "y", "'y': .* 1 missing"),
+        ({"y": np.ones(N)}, "y", "'y': expected two classes or more, got only '1'"),
+        ({"y": np.linspace(0, 1, N)}, "y", "'y': .* regression"),
+        ({"y": np.arange(N)}, "y", "expected every class in the training split"),
+    ],
+)
+def test_columns_that_are_refused_by_name(tmp_path, extra, target, message):
+    with pytest.raises(ValueError, match=message) as error:
+        load(_write(tmp_path / "d.parquet", _columns(**extra)), target)
+    assert "d" in str(error.value)
+
+
+def test_column_without_a_training_value(tmp_path):
+    some = np.full(N, np.nan)
+    some[_rows(None, "test")[0]] = 1.0
+    with pytest.raises(ValueError, match="'some': expected a value in the training split"):
+        load(_write(tmp_path / "a.parquet", _columns(some=some)), "label")
+    text = np.full(N, None, dtype=object)
+    text[_rows(None, "test")[0]] = "x"
+    with pytest.raises(ValueError, match="'some': expected a value in the training split"):
+        load(_write(tmp_path / "b.parquet", _columns(some=text)), "label")
+
+
+def test_identifiers_are_not_encoded(tmp_path):
+    n = 2000
+    columns = {"name": [f"id{i}" for i in range(n)], "label": np.arange(n) % 2}
+    with pytest.raises(ValueError, match="'name': expected at most 1000 categories, got 1400"):
+        load(_write(tmp_path / "d.parquet", columns), "label")
+
+
+def test_constant_columns_are_fine(tmp_path):
+    data = load(_write(tmp_path / "d.parquet", _columns(one=np.full(N, 0.1), word=["same"] * N)), "label")
+    assert torch.isfinite(data.standardise(data.test.x)).all()
+    assert data.std[-2:].tolist() == [1, 1]
+
+
+def test_files_that_are_no_tables(tmp_path):
+    contents = {"empty.csv": b"", "ragged.csv": b"a,b\n1,2\n1,2,3\n", "not.parquet": b"a,b\n1,2\n", "nil.parquet": b""}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+            load(tmp_path / name, "b")
+    with pytest.raises(ValueError, match="expected rows below the header"):
+        (tmp_path / "header.csv").write_text("a,b\n")
+        load(tmp_path / "header.csv", "b")
+    with pytest.raises(ValueError, match="'a' more than once"):
+        (tmp_path / "twice.csv").write_text("a,a,y\n1,2,0\n")
+        load(tmp_path / "twice.csv", "y")
+    with pytest.raises(ValueError, match="none beside it"):
+        (tmp_path / "alone.csv").write_text("y\n1\n0\n1\n0\n")
+        load(tmp_path / "alone.csv", "y")
+    with pytest.raises(FileNotFoundError, match=r"absent\.csv"):
+        load(tmp_path / "absent.csv", "y")
