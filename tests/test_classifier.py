@@ -428,11 +428,12 @@ def test_onnx_of_a_convolutional_network_on_images(tmp_path):
 
 def test_export_is_in_eval_mode_and_gives_each_mode_back():
     network = Stranger()
-    network.norm.eval()  # a frozen layer in a network that trains
+    network.second.eval()  # a frozen layer in a network that trains, with batch statistics
     classifier = Classifier(network, Simplex())
     program = classifier.export(inputs(4))
     assert classifier.training
-    assert not network.norm.training
+    assert network.norm.training
+    assert not network.second.training
     torch.testing.assert_close(program.module()(inputs(9)), classifier.eval().probabilities(inputs(9)))
 
 
