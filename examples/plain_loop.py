@@ -38,7 +38,7 @@ def main(epochs: int = 30) -> tuple[float, float]:
         p = classifier.probabilities(x_test)  # (540, 10)
     confidence, predicted = p.max(1)
     accuracy = (predicted == y_test).float().mean().item()
-    gap = confidence.mean().item() - accuracy  # below 0: less sure than it could be, as square loss is on few clean data
+    gap = confidence.mean().item() - accuracy  # below 0: less sure than it is right, as here
     print(f"accuracy {accuracy:.3f}, mean confidence minus accuracy {gap:+.3f}")
     return accuracy, gap
 
