@@ -1,4 +1,4 @@
-"""Classifier: what it computes, what it writes and reads back, what it refuses, and what it exports."""
+"""Classifier: what it computes, what it writes and reads back, and what it refuses."""
 
 import hashlib
 import json
@@ -14,7 +14,6 @@ from squareloss import OneHot, Simplex, Softmax, SquareLoss, models
 from squareloss.classifier import Classifier, Probabilities, Standardize
 
 LINKS = [Simplex(), Simplex(radius=3.0), Simplex(reduced=True), OneHot(k=5, M=15), Softmax()]
-EXPORTED = [Simplex(), Simplex(reduced=True), OneHot(k=5, M=15), Softmax()]
 
 
 def generator(seed=0):
@@ -379,69 +378,3 @@ def test_links_and_state_that_cannot_be_saved(tmp_path):
     with pytest.raises(TypeError, match=r"expected a network whose state is tensors, got dict at 'network\._extra_state'"):
         Classifier(Chatty(8, (), 3), Softmax()).save(tmp_path)
     assert os.listdir(tmp_path) == []
-
-
-# export
-
-
-@pytest.mark.parametrize("link", EXPORTED, ids=str)
-def test_export_equals_eager_at_every_batch_size(link):
-    classifier = make(link).train()
-    program = classifier.export(inputs(1))
-    assert classifier.training
-    for n in (1, 2, 33):
-        torch.testing.assert_close(program.module()(inputs(n)), classifier.probabilities(inputs(n)), atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("link", EXPORTED, ids=str)
-def test_onnx_equals_eager_at_every_batch_size(link, tmp_path):
-    pytest.importorskip("onnxscript")
-    runtime = pytest.importorskip("onnxruntime")
-    classifier = make(link)
-    classifier.export_onnx(tmp_path / "model.onnx", inputs(4))
-    session = runtime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    assert os.listdir(tmp_path) == ["model.onnx"]
-    for n in (1, 4, 65):
-        (out,) = session.run(["probabilities"], {"x": inputs(n).numpy()})
-        expected = classifier.probabilities(inputs(n)).detach().numpy()
-        np.testing.assert_allclose(out, expected, atol=1e-6, rtol=0)
-        np.testing.assert_allclose(out.sum(1), 1, atol=1e-6)
-    if link != Softmax():
-        assert (expected == 0).any(), "the projection had nothing to do"
-
-
-def test_onnx_of_a_convolutional_network_on_images(tmp_path):
-    pytest.importorskip("onnxscript")
-    runtime = pytest.importorskip("onnxruntime")
-    torch.manual_seed(0)
-    images = torch.rand(6, 3, 8, 8, generator=generator())
-    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)]
-    classifier = Classifier(nn.Sequential(*layers), Simplex(), Standardize.from_data(images))
-    classifier(images)  # batch statistics
-    classifier.export_onnx(tmp_path / "model.onnx", images)
-    session = runtime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    for n in (1, 5):
-        (out,) = session.run(None, {"x": images[:n].numpy()})
-        expected = classifier.eval().probabilities(images[:n]).detach().numpy()
-        np.testing.assert_allclose(out, expected, atol=1e-6, rtol=0)
-
-
-def test_export_is_in_eval_mode_and_gives_each_mode_back():
-    network = Stranger()
-    network.second.eval()  # a frozen layer in a network that trains, with batch statistics
-    classifier = Classifier(network, Simplex())
-    program = classifier.export(inputs(4))
-    assert classifier.training
-    assert network.norm.training
-    assert not network.second.training
-    torch.testing.assert_close(program.module()(inputs(9)), classifier.eval().probabilities(inputs(9)))
-
-
-@pytest.mark.parametrize("package", ["onnx", "onnxscript"])
-def test_onnx_without_its_packages_names_the_extra(package, monkeypatch, tmp_path):
-    import importlib.util
-
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else find(name, *rest))
-    with pytest.raises(ImportError, match=rf"export_onnx needs {package}; install with: pip install 'squareloss\[onnx\]'"):
-        make(Simplex()).export_onnx(tmp_path / "model.onnx", inputs(2))
