@@ -1,0 +1,115 @@
+"""What all attacks share: norms, projections, and the checks of what comes in."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from squareloss.attacks.losses import best_other
+
+Norm = Literal["linf", "l2"]
+_NORMS: dict[str, Norm] = {"linf": "linf", "l_inf": "linf", "inf": "linf", "l2": "l2", "l_2": "l2", "2": "l2"}
+
+
+def norm_name(norm: str | float) -> Norm:
+    """"linf" or "l2", from any of the ways people write them: "Linf", "L2", "l_inf", inf, 2."""
+    key = str(int(norm) if norm == 2 else norm).lower()
+    if key not in _NORMS:
+        raise ValueError(f"Unknown norm {norm!r}. Available: linf, l2")
+    return _NORMS[key]
+
+
+def column(values: Tensor, like: Tensor) -> Tensor:
+    """One value per point (n,), shaped to broadcast over points `like` (n, ...)."""
+    return values.view(-1, *[1] * (like.ndim - 1))
+
+
+def distance(delta: Tensor, norm: Norm) -> Tensor:
+    """The norm of each point of `delta` (n, ...), as (n,)."""
+    flat = delta.flatten(1)
+    return flat.abs().amax(1) if norm == "linf" else flat.square().sum(1).sqrt()
+
+
+def normalise(direction: Tensor, norm: Norm) -> Tensor:
+    """Each point of `direction` (n, ...) divided by its norm; zero stays zero."""
+    return direction / column(distance(direction, norm) + 1e-12, direction)
+
+
+def project(z: Tensor, x: Tensor, eps: float, norm: Norm) -> Tensor:
+    """z brought into the ball of radius eps around x, then into the box [0, 1]; x lies in the box, so the ball is kept."""
+    if norm == "linf":
+        return torch.minimum(torch.maximum(z, x - eps), x + eps).clamp_(0, 1)
+    delta = z - x
+    length = distance(delta, norm)
+    return (x + delta * column(length.clamp_max(eps) / (length + 1e-12), x)).clamp_(0, 1)
+
+
+def ascend(z: Tensor, gradient: Tensor, step: Tensor | float, norm: Norm) -> Tensor:
+    """A step of that length up the gradient: its sign in l_inf, its direction in l_2."""
+    return z + step * (gradient.sign() if norm == "linf" else normalise(gradient, norm))
+
+
+def inside(x_adv: Tensor, x: Tensor, eps: float, norm: Norm) -> Tensor:
+    """Whether each point (n, ...) lies in the ball and in the box, up to float32 rounding of x + eps."""
+    flat = x_adv.flatten(1)
+    in_box = (flat.amin(1) >= 0) & (flat.amax(1) <= 1)
+    return in_box & (distance(x_adv - x, norm) <= eps * (1 + 1e-5) + 1e-7)
+
+
+def true_margin(scores: Tensor, labels: Tensor) -> Tensor:
+    """f_y - max_{j != y} f_j, (n,): zero or less where the class is lost."""
+    return scores.gather(1, labels.unsqueeze(1)).squeeze(1) - best_other(scores, labels)
+
+
+def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm) -> None:
+    """Raise unless model, images, labels and radius are such that an attack means something."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected an nn.Module that gives K scores, got {type(model).__name__}; wrap it in a module")
+    training = next((name or type(m).__name__ for name, m in model.named_modules() if m.training), None)
+    if training is not None:
+        raise ValueError(f"expected a model in eval mode, but {training!r} is in training mode; call model.eval()")
+    if x.dtype not in (torch.float32, torch.float64) or x.ndim < 2:
+        raise TypeError(f"expected float32 inputs (N, ...) in [0, 1], got {x.dtype} of shape {tuple(x.shape)}")
+    if len(x) == 0:
+        raise ValueError("expected one point or more to attack, got none")
+    low, high = (float(v) for v in torch.aminmax(x))
+    if not (low >= 0 and high <= 1):  # written so that NaN fails
+        raise ValueError(
+            f"expected inputs in [0, 1], got values from {low:.4g} to {high:.4g}; "
+            "attack the raw images, with the standardisation inside the model"
+        )
+    if y.shape != x.shape[:1] or y.dtype.is_floating_point or y.dtype == torch.bool:
+        raise ValueError(f"expected integer labels of shape ({len(x)},), got {y.dtype} of shape {tuple(y.shape)}")
+    if not eps > 0 or (norm == "linf" and eps > 1):
+        raise ValueError(f"expected eps > 0{' and at most 1' if norm == 'linf' else ''}, got {eps}; inputs lie in [0, 1]: 8/255, not 8")
+
+
+def check_scores(scores: Tensor, again: Tensor, y: Tensor) -> int:
+    """K, from the scores of a first batch and the same batch's scores once more; raises or warns if they can't be attacked."""
+    if scores.ndim != 2 or scores.shape[1] < 2 or len(scores) != len(y):
+        raise ValueError(f"expected scores of shape ({len(y)}, K) with K >= 2, got {tuple(scores.shape)}; one score per class")
+    if scores.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"expected a float32 model, got scores in {scores.dtype}; call model.float(): float32 decides")
+    if not bool(scores.isfinite().all()):
+        raise ValueError("expected finite scores, got NaN or infinity on clean inputs; the verdicts would mean nothing")
+    num_classes = scores.shape[1]
+    if int(y.min()) < 0 or int(y.max()) >= num_classes:
+        raise ValueError(f"expected labels in [0, {num_classes}), got {int(y.min())} to {int(y.max())}")
+    spread = (scores - again).abs().amax() / scores.abs().amax().clamp_min(1e-12)
+    if float(spread) > 1e-3:
+        raise ValueError(
+            f"expected a deterministic model, but the same inputs gave scores that differ by {float(spread):.2g} of their size; "
+            "turn dropout and input noise off, or attack the average over many draws"
+        )
+    total = scores.sum(1)
+    if bool(((scores >= 0) & (scores <= 1)).all()) and bool(((total - 1).abs() < 1e-5).all()):
+        warnings.warn(
+            "the scores are probabilities: non-negative and summing to one. Attacks need scores; a softmax at the end saturates "
+            "and hides gradients. Return the outputs before it.",
+            UserWarning,
+            stacklevel=4,
+        )
+    return num_classes

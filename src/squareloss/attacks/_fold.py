@@ -1,0 +1,132 @@
+"""A faster copy of a network: weights frozen, batch norm folded into the layer before it, ends kept in float32.
+
+Pairs are found by running the network once and watching who feeds whom, so any module works whose layers run once per call. The
+copy is compared with the original; if it differs, it is not used.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_WEIGHTED = (*_CONVOLUTIONS, nn.Linear)
+
+
+class Float32(nn.Module):
+    """A layer that stays in float32 under autocast: the first one sees the perturbation, the last one tells classes apart."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's output, in float32."""
+        with torch.autocast(x.device.type, enabled=False):
+            out: Tensor = self.layer(x.float())
+        return out
+
+
+def frozen_copy(model: nn.Module) -> nn.Module | None:
+    """A copy whose weights carry no gradient; None if the module can't be copied."""
+    try:
+        twin = copy.deepcopy(model)
+    except Exception:  # whatever a module's own deepcopy raises
+        return None
+    return twin.eval().requires_grad_(False)
+
+
+def fold_batch_norm(model: nn.Module, x: Tensor) -> nn.Module:
+    """A frozen copy with batch norm folded into the convolution or linear layer that feeds it; the model itself if none can be.
+
+    Arguments:
+        model: in eval mode; it is not changed.
+        x: a few inputs (n, ...), to see which layer feeds which and to compare the scores before and after.
+    """
+    twin = frozen_copy(model)
+    if twin is None:
+        return model
+    plain = frozen_copy(model) or model
+    pairs = _pairs(twin, x)
+    if not pairs:
+        return plain
+    for layer, norm in pairs:
+        fused = fuse_linear_bn_eval(layer, norm) if isinstance(layer, nn.Linear) else fuse_conv_bn_eval(layer, norm)
+        _replace(twin, layer, fused)
+        _replace(twin, norm, nn.Identity())
+    twin.eval().requires_grad_(False)
+    return twin if _agree(twin, plain, x) else plain
+
+
+def keep_ends(model: nn.Module, x: Tensor) -> nn.Module:
+    """The model, changed in place: its first and last convolution or linear layer stay in float32 under autocast."""
+    order: list[nn.Module] = []
+    hooks = [m.register_forward_hook(lambda m, _, __: order.append(m)) for m in model.modules() if isinstance(m, _WEIGHTED)]
+    _run(model, x, hooks)
+    once = [m for m in order if order.count(m) == 1]
+    for layer in {id(m): m for m in (once[:1] + once[-1:])}.values():
+        _replace(model, layer, Float32(layer))
+    return model
+
+
+def _pairs(model: nn.Module, x: Tensor) -> list[tuple[Any, Any]]:
+    """(layer, batch norm) where the norm's input is the layer's output, each running once per call."""
+    made: dict[int, nn.Module] = {}  # id of an output -> its layer
+    kept: list[Tensor] = []  # outputs stay alive, so that ids stay theirs
+    calls: dict[nn.Module, int] = {}
+    pairs: list[tuple[nn.Module, nn.Module]] = []
+
+    def watch(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        calls[module] = calls.get(module, 0) + 1
+        if isinstance(module, _WEIGHTED):
+            made[id(output)] = module
+            kept.append(output)
+        elif inputs and id(inputs[0]) in made and _foldable(made[id(inputs[0])], module):
+            pairs.append((made[id(inputs[0])], module))
+
+    hooks = [m.register_forward_hook(watch) for m in model.modules() if isinstance(m, (*_WEIGHTED, *_NORMS))]
+    _run(model, x, hooks)
+    return [(a, b) for a, b in pairs if calls[a] == calls[b] == 1]
+
+
+def _foldable(layer: nn.Module, norm: Any) -> bool:
+    """Whether the shapes fit: a batch norm with its own statistics, of as many channels as the layer gives on axis 1."""
+    if norm.running_mean is None:
+        return False
+    if isinstance(layer, nn.Linear):
+        return isinstance(norm, nn.BatchNorm1d) and norm.num_features == layer.out_features
+    return norm.num_features == layer.out_channels  # type: ignore[no-any-return, union-attr]
+
+
+def _run(model: nn.Module, x: Tensor, hooks: list[Any]) -> None:
+    try:
+        with torch.no_grad():
+            model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Put `new` wherever `old` is a child."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if child is old and parent is not new:
+                setattr(parent, name, new)
+
+
+def _agree(a: nn.Module, b: nn.Module, x: Tensor) -> bool:
+    """Whether two networks give the same scores up to float32 rounding."""
+    with torch.no_grad():
+        first, second = a(x), b(x)
+    size = second.abs().amax().clamp_min(1e-6)
+    close = bool(((first - second).abs().amax() / size) < 1e-3)
+    if not close:
+        warnings.warn("batch norm could not be folded: the folded copy gives other scores; going on without", stacklevel=4)
+    return close

@@ -1,0 +1,183 @@
+"""A network as attacks run it: a fast copy to search with, the model itself, in float32, to decide."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from squareloss.attacks._common import check_scores
+from squareloss.attacks._fold import fold_batch_norm, frozen_copy, keep_ends
+from squareloss.attacks.losses import Objective
+
+Precision = Literal["float32", "bfloat16"]
+_PATIENCE = 5  # how often a batch size is asked for before its step is captured, if a larger one is there
+
+
+class Network:
+    """A model prepared for an attack. The model itself is left as it is.
+
+    `scores` and `gradient` run the fast copy: frozen weights, batch norm folded, on CUDA captured at a few batch sizes and, with
+    precision "bfloat16", under autocast with the first and last layer in float32. `exact` runs the model, TF32 off.
+
+    Arguments:
+        model: in eval mode.
+        x, y: points (N, ...) in [0, 1] and labels (N,); a few are used for the checks.
+        batch_size: points per pass.
+        precision: of the search; None is "bfloat16" on CUDA and "float32" elsewhere.
+        plain: search with a plain copy: no folding, no lower precision, no capture.
+    """
+
+    def __init__(
+        self, model: nn.Module, x: Tensor, y: Tensor, *, batch_size: int | None = None, precision: Precision | None = None, plain: bool = False
+    ) -> None:
+        self.model = model
+        self.device = next((p.device for p in [*model.parameters(), *model.buffers()]), x.device)
+        self.cuda = self.device.type == "cuda"
+        self.batch_size = batch_size or (512 if self.cuda else 250)
+        sample = x[: min(len(x), 32)].to(self.device)
+        scores = self.exact(sample)
+        self.num_classes = check_scores(scores, self.exact(sample), y[: len(sample)].to(self.device))
+        low = (self.cuda and not plain) if precision is None else precision == "bfloat16"
+        self.precision: Precision = "bfloat16" if low else "float32"
+        self.captured = self.cuda and not plain
+        self._search = self._prepare(sample, plain)
+        self._steps: dict[Any, dict[int, _Captured]] = {}
+        self._asked: Counter[Any] = Counter()
+        self._pool: Any = torch.cuda.graph_pool_handle() if self.captured else None
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the search sees other scores than the model's by more than float32 rounding."""
+        return self.precision != "float32"
+
+    def exact(self, x: Tensor) -> Tensor:
+        """The model's scores (n, K), in float32 without TF32."""
+        with torch.no_grad(), _strict():
+            return torch.cat([self.model(batch) for batch in x.split(self.batch_size)])
+
+    def scores(self, x: Tensor) -> Tensor:
+        """The fast copy's scores (n, K)."""
+        with torch.no_grad():
+            return torch.cat([self._call("scores", self._forward, (batch,))[0] for batch in x.split(self.batch_size)])
+
+    def gradient(self, x: Tensor, objective: Objective, y: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores (n, K), values of the loss (n,), and its gradient in x (n, ...)."""
+        step = lambda *inputs: self._backward(objective, *inputs)
+        parts = [
+            self._call(objective, step, inputs)
+            for inputs in zip(*(t.split(self.batch_size) for t in (x, y, targets)), strict=True)
+        ]
+        scores, values, gradients = (torch.cat(p) for p in zip(*parts, strict=True))
+        return scores, values, gradients.contiguous()
+
+    def _prepare(self, sample: Tensor, plain: bool) -> nn.Module:
+        if plain:
+            return frozen_copy(self.model) or self.model
+        search = fold_batch_norm(self.model, sample)
+        if search is not self.model and sample.ndim == 4:
+            search = search.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return keep_ends(search, sample) if self.rounds and search is not self.model else search
+
+    def _low(self) -> AbstractContextManager[Any]:
+        if not self.rounds:
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)  # no cache: steps are captured
+
+    def _forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        with self._low():
+            scores: Tensor = self._search(x)
+        return (scores.to(x.dtype),)
+
+    def _backward(self, objective: Objective, x: Tensor, y: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (scores,) = self._forward(x)
+            values = objective(scores, y, targets)
+            if not values.requires_grad:
+                raise ValueError(
+                    "expected scores that depend on the input differentiably, got none with a gradient; "
+                    "the model detaches or rounds: use square_attack, which needs no gradient"
+                )
+            (gradient,) = torch.autograd.grad(values.sum(), x)
+        return scores.detach(), values.detach(), gradient
+
+    def _call(self, key: Any, step: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """One pass over one batch: captured on CUDA, eager elsewhere."""
+        if not self.captured:
+            return step(*inputs)
+        return self._graph(key, step, inputs)(*inputs)
+
+    def _graph(self, key: Any, step: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]) -> _Captured:
+        """The captured step for this many points: padded to a size already captured, or captured now."""
+        size = min(_round_up(len(inputs[0])), self.batch_size)
+        known = self._steps.setdefault(key, {})
+        if size not in known:
+            self._asked[key, size] += 1
+            larger = [s for s in known if s > size]
+            if larger and self._asked[key, size] < _PATIENCE:
+                return known[min(larger)]
+            known[size] = _Captured(step, inputs, size, self._pool)
+        return known[size]
+
+
+class _Captured:
+    """A step as a CUDA graph at a fixed number of points; fewer are padded with what is left in the buffers."""
+
+    def __init__(self, step: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...], size: int, pool: Any) -> None:
+        self.inputs = tuple(_buffer(t, size) for t in inputs)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # warm up outside the capture: libraries allocate and choose algorithms
+            for _ in range(3):
+                step(*self.inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, pool=pool):
+            self.outputs = step(*self.inputs)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        n = len(inputs[0])
+        for buffer, value in zip(self.inputs, inputs, strict=True):
+            buffer[:n].copy_(value)
+        self.graph.replay()
+        return tuple(t[:n].clone() for t in self.outputs)  # graphs share their memory: copy before the next one runs
+
+
+def _buffer(like: Tensor, size: int) -> Tensor:
+    """A buffer of `size` points filled with the first of `like`, images channels last."""
+    buffer = like[:1].expand(size, *like.shape[1:])
+    layout = torch.channels_last if like.ndim == 4 else torch.contiguous_format
+    return torch.empty(buffer.shape, dtype=like.dtype, device=like.device).contiguous(memory_format=layout).copy_(buffer)
+
+
+def _round_up(n: int) -> int:
+    """The next size with three binary digits after the leading one, at least 16: at most an eighth is padding."""
+    grain = max(16, 1 << max(n.bit_length() - 4, 0))
+    return -(-n // grain) * grain
+
+
+@contextmanager
+def _strict() -> Iterator[None]:
+    """Float32 means float32: no TF32 in convolutions and products."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    modern = hasattr(torch.backends.cudnn, "conv")
+    matmul: Any = torch.backends.cuda.matmul
+    parts: list[Any] = [torch.backends.cudnn, matmul]
+    if modern:  # setting some parts only would make the old flags unreadable
+        parts = [torch.backends.cudnn.conv, torch.backends.cudnn.rnn, matmul]
+    name, strict = ("fp32_precision", "ieee") if modern else ("allow_tf32", False)
+    before = [getattr(part, name) for part in parts]
+    try:
+        for part in parts:
+            setattr(part, name, strict)
+        yield
+    finally:
+        for part, value in zip(parts, before, strict=True):
+            setattr(part, name, value)

@@ -1,0 +1,318 @@
+"""How every attack runs: stages of rounds over the points that still stand.
+
+A round is one try at the points left: one restart, one target class. All points of a round advance together, one step at a time;
+those that break leave at once and the rest close ranks, so every pass is full. Steps search with the fast copy of the network; a
+point is broken only when the model itself, in float32, errs on an example inside the ball and the box.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from squareloss.attacks import _save
+from squareloss.attacks._common import Norm, check_inputs, distance, inside, norm_name
+from squareloss.attacks._network import Network, Precision
+from squareloss.attacks._progress import Progress
+from squareloss.attacks._random import Draws, PerExample, Published
+from squareloss.attacks.results import AttackResult, Ledger
+
+State = dict[str, Tensor]  # every tensor has one row per point still attacked
+
+SAVE_SECONDS = 20.0  # between saves within a stage
+_WAVE_BYTES = 1 << 28  # of one image-shaped tensor: larger evaluations run in waves
+
+
+class Options(TypedDict, total=False):
+    """The keywords of every attack.
+
+    norm: of the perturbation, "linf" (the default) or "l2".
+    seed: of everything random. Default 0.
+    batch_size: points per pass of the network. Default 512 on CUDA, 250 elsewhere.
+    precision: of the search, "float32" or "bfloat16"; float32 decides. Default "bfloat16" on CUDA, "float32" elsewhere.
+    parity: follow the published AutoAttack code: its random numbers (seeded per attack and batch), a plain float32 network. Slower.
+    progress: show a line with an estimate on stderr. Default False.
+    save: a file to save to, and to resume from if it is there.
+    """
+
+    norm: str
+    seed: int
+    batch_size: int | None
+    precision: Precision | None
+    parity: bool
+    progress: bool
+    save: str | Path | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a round gets to see: the network, the ball, and where random numbers come from."""
+
+    network: Network
+    eps: float
+    norm: Norm
+    draws: Draws
+
+
+class Round(Protocol):
+    """One try. A frozen dataclass; what changes is in the state.
+
+    `start` gets a state with x (n, ...), y (n,), id (n,), and order (n, K), the classes by rising clean score; it and every
+    `step` leave in it `tried` (n, ...), the examples just tried, and `margin` (n,), their score of the true class minus the best
+    other, zero or less where the class is lost.
+    """
+
+    @property
+    def attack(self) -> str:
+        """The name of the attack."""
+
+    @property
+    def loss(self) -> str:
+        """The name of its loss."""
+
+    @property
+    def steps(self) -> int:
+        """How many."""
+
+    @property
+    def costs(self) -> tuple[int, int, int, int]:
+        """Forwards and backwards of the start, and of a step."""
+
+    @property
+    def every(self) -> int:
+        """On CUDA, how many steps may pass between looks at the margin."""
+
+    def check(self, num_classes: int) -> None:
+        """Raise if it can't be run."""
+
+    def start(self, problem: Problem, state: State) -> None:
+        """Make the starting points and try them."""
+
+    def step(self, problem: Problem, state: State, i: int) -> None:
+        """Step i of `steps`, from 0."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Rounds that belong together; in parity mode the random numbers start anew with each stage and batch."""
+
+    name: str
+    rounds: tuple[Round, ...]
+
+
+Plan = Callable[[int], tuple[list[Stage], list[str]]]  # from the number of classes: the stages, and what there is to note
+
+
+def attack(model: nn.Module, x: Tensor, y: Tensor, eps: float, plan: Plan, options: Options) -> AttackResult:
+    """Run the plan on every point and return the record."""
+    norm = norm_name(options.get("norm", "linf"))
+    check_inputs(model, x, y, eps, norm)
+    parity, seed = options.get("parity", False), options.get("seed", 0)
+    network = Network(
+        model, x, y, batch_size=options.get("batch_size"), precision=options.get("precision"), plain=parity
+    )
+    stages, notes = plan(network.num_classes)
+    for stage in stages:
+        for round_ in stage.rounds:
+            round_.check(network.num_classes)
+    problem = Problem(network, eps, norm, Published(seed) if parity else PerExample(seed))
+    evaluation = Evaluation(problem, x.detach(), y.long(), stages, options)
+    return evaluation.run().result(eps, norm, evaluation.seconds(), notes)
+
+
+class Evaluation:
+    """An evaluation under way: where it is, the records, and the state of the current round."""
+
+    def __init__(self, problem: Problem, x: Tensor, y: Tensor, stages: list[Stage], options: Options) -> None:
+        self.problem, self.x, self.y, self.stages = problem, x, y.to(x.device), stages
+        self.ledger = Ledger(x, [(r.attack, r.loss) for s in stages for r in s.rounds])
+        self.progress = Progress(options.get("progress", False))
+        self.wave_size = max(problem.network.batch_size, _WAVE_BYTES // (x[0].numel() * x.element_size()))
+        if problem.draws.shared:
+            self.wave_size = problem.network.batch_size  # the published batches
+        self.stage = self.wave = self.round = self.step = 0
+        self.pool: Tensor | None = None  # the points of this stage
+        self.state: State | None = None  # of this round
+        self.path = None if options.get("save") is None else Path(str(options["save"]))
+        self.mark = "" if self.path is None else _save.fingerprint(problem.network.model, x, y, self._settings())
+        self._began, self._before, self._saved = time.monotonic(), 0.0, time.monotonic()
+
+    def run(self) -> Ledger:
+        """Everything, from where the saved file stops if there is one."""
+        if not self._load():
+            self._clean()
+        while self.stage < len(self.stages):
+            self._run_stage()
+            self.stage, self.wave, self.pool = self.stage + 1, 0, None
+            self._write()
+        self._last_look()
+        self.progress.close(f"{int(self.ledger.standing().numel())} of {len(self.x)} stand, {self.seconds():.0f} s")
+        return self.ledger
+
+    def seconds(self) -> float:
+        """Spent on it so far, over all sessions."""
+        return self._before + time.monotonic() - self._began
+
+    def _clean(self) -> None:
+        """The model's verdict without an attack, and the order of the classes, which targets are chosen by."""
+        network = self.problem.network
+        scores = torch.cat([network.exact(b.to(network.device)).to(self.x.device) for b in self.x.split(self.wave_size)])
+        self.ledger.tensors["order"] = scores.sort(1).indices
+        self.ledger.tensors["forwards"] += 1
+        self.ledger.clean_errors((scores.argmax(1) != self.y).nonzero().squeeze(1))
+
+    def _run_stage(self) -> None:
+        if self.pool is None:
+            self.pool = self.ledger.standing()
+        waves = self.pool.split(self.wave_size) if len(self.pool) else ()
+        while self.wave < len(waves):
+            if self.round == 0 and self.state is None:
+                self.problem.draws.restart()
+            while self.round < len(self.stages[self.stage].rounds):
+                self._run_round(waves[self.wave])
+                self.round, self.state = self.round + 1, None
+            self.wave, self.round = self.wave + 1, 0
+
+    def _run_round(self, wave: Tensor) -> None:
+        this = self.stages[self.stage].rounds[self.round]
+        if self.state is None:
+            ids = self.ledger.standing(wave)
+            if len(ids) == 0:
+                return
+            self.state, self.step = self._fresh(ids), 0
+            this.start(self.problem, self.state)
+            self._settle(this)
+        every = this.every if self.problem.network.cuda else 1
+        while self.step < this.steps and len(self.state["id"]):
+            this.step(self.problem, self.state, self.step)
+            self.step += 1
+            if self.step % every == 0 or self.step == this.steps:
+                self._settle(this)
+            self._tick(this)
+        self._end(this)
+
+    def _fresh(self, ids: Tensor) -> State:
+        device = self.problem.network.device
+        state = {"id": ids, "x": self.x[ids], "y": self.y[ids], "order": self.ledger.tensors["order"][ids]}
+        state = {key: value.to(device) for key, value in state.items()}
+        state["refuted"] = torch.full((len(ids),), torch.inf, dtype=self.x.dtype, device=device)
+        if self.problem.network.rounds:
+            state["closest"], state["least"] = state["x"].clone(), state["refuted"].clone()
+        return state
+
+    def _settle(self, this: Round) -> None:
+        """Confirm the points that seem lost, and let them go."""
+        state = self.state
+        assert state is not None
+        if "closest" in state:
+            closer = state["margin"] < state["least"]
+            state["least"] = torch.minimum(state["margin"], state["least"])
+            state["closest"] = torch.where(closer.view(-1, *[1] * (self.x.ndim - 1)), state["tried"], state["closest"])
+        hit = (state["margin"] <= 0) & (state["margin"] < state["refuted"])  # a refuted example comes back only when lower
+        if bool(hit.any()):
+            rows = hit.nonzero().squeeze(1)
+            self._confirm(this, rows, state["tried"][rows])
+
+    def _confirm(self, this: Round, rows: Tensor, tried: Tensor) -> None:
+        """Let float32 decide on the examples `tried` of the points in those rows."""
+        state, problem = self.state, self.problem
+        assert state is not None
+        x = state["x"][rows]
+        wrong = problem.network.exact(tried).argmax(1) != state["y"][rows]
+        self.ledger.spend(state["id"][rows].to(self.x.device), 1)
+        sure = wrong & inside(tried, x, problem.eps, problem.norm)
+        state["refuted"][rows[~sure]] = torch.minimum(state["margin"], state["refuted"])[rows[~sure]]
+        if not bool(sure.any()):
+            return
+        gone, adv = rows[sure], tried[sure]
+        now = torch.full_like(gone, self.step)
+        step = torch.where(state["hit"][gone] < 0, now, state["hit"][gone]) if "hit" in state else now
+        by = sum(len(s.rounds) for s in self.stages[: self.stage]) + self.round
+        self.ledger.record(state["id"][gone], adv, distance(adv - x[sure], problem.norm), by, step)
+        self._leave(this, gone)
+
+    def _leave(self, this: Round, gone: Tensor) -> None:
+        """Those rows leave the round; their passes are booked."""
+        state = self.state
+        assert state is not None
+        f0, b0, f, b = this.costs
+        self.ledger.spend(state["id"][gone].to(self.x.device), f0 + f * self.step, b0 + b * self.step)
+        stays = torch.ones(len(state["id"]), dtype=torch.bool, device=gone.device)
+        stays[gone] = False
+        kept = stays.nonzero().squeeze(1)
+        for key in state:
+            state[key] = state[key][kept]
+
+    def _end(self, this: Round) -> None:
+        """The round is over: with a search that rounds, let float32 look at the closest examples; then all leave."""
+        state = self.state
+        assert state is not None
+        if "closest" in state and len(state["id"]):
+            self._confirm(this, torch.arange(len(state["id"]), device=state["id"].device), state["closest"])
+        self._leave(this, torch.arange(len(state["id"]), device=state["id"].device))
+
+    def _last_look(self) -> None:
+        """Every example found lies in the ball and the box and fools the model; anything else is a bug and must not pass."""
+        t, network = self.ledger.tensors, self.problem.network
+        for ids in (t["by"] >= 0).nonzero().squeeze(1).split(self.wave_size):
+            adv = t["adv"][ids].to(network.device)
+            right = network.exact(adv).argmax(1).to(self.x.device) == self.y[ids]
+            fair = inside(t["adv"][ids], self.x[ids], self.problem.eps, self.problem.norm)
+            for name, bad in {"fools the model": right, "lies in the ball and the box": ~fair}.items():
+                if bool(bad.any()):
+                    raise RuntimeError(
+                        f"expected that every example found {name}, but {int(bad.sum())} of {len(ids)} do not; "
+                        "is the model deterministic, and the same for any batch?"
+                    )
+
+    def _tick(self, this: Round) -> None:
+        """Progress, and a save if it is time."""
+        assert self.state is not None
+        n, cost = len(self.state["id"]), sum(this.costs[2:])
+        if self.progress.show:
+            stage = self.stages[self.stage]
+            later = [r for r in stage.rounds[self.round + 1 :]] + [r for s in self.stages[self.stage + 1 :] for r in s.rounds]
+            left = n * (cost * (this.steps - self.step) + sum(sum(r.costs[2:]) * r.steps for r in later))
+            place = f"{stage.name} {self.round + 1}/{len(stage.rounds)} step {self.step}/{this.steps}"
+            self.progress.tick(n * cost, left, f"{place}: {len(self.ledger.standing())} of {len(self.x)} stand")
+        if self.path is not None and time.monotonic() - self._saved >= SAVE_SECONDS:
+            self._write()
+
+    def _settings(self) -> str:
+        p = self.problem
+        kind = f"{type(p.draws).__name__} {p.draws.seed} {p.network.precision} {self.wave_size}"
+        return f"{self.stages!r} {p.eps!r} {p.norm} {kind}"
+
+    def _write(self) -> None:
+        if self.path is None:
+            return
+        tensors = {f"ledger.{k}": v for k, v in self.ledger.tensors.items()}
+        tensors |= {f"state.{k}": v for k, v in (self.state or {}).items()}
+        drawn = self.problem.draws.state()
+        tensors |= {k: v for k, v in {"pool": self.pool, "draws": drawn}.items() if v is not None}
+        where = {"stage": self.stage, "wave": self.wave, "round": self.round, "step": self.step}
+        header: dict[str, Any] = {"fingerprint": self.mark, "seconds": self.seconds(), "has_state": self.state is not None, **where}
+        _save.write(self.path, tensors, header)
+        self._saved = time.monotonic()
+
+    def _load(self) -> bool:
+        """Go to where the saved file stops; False if there is none."""
+        found = None if self.path is None else _save.read(self.path, self.mark)
+        if found is None:
+            return False
+        tensors, header = found
+        self.stage, self.wave, self.round, self.step = (header[k] for k in ("stage", "wave", "round", "step"))
+        self._before = header["seconds"]
+        pick = lambda prefix: {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        self.ledger.tensors = {k: v.to(self.x.device) for k, v in pick("ledger.").items()}
+        device = self.problem.network.device
+        self.state = {k: v.to(device) for k, v in pick("state.").items()} if header["has_state"] else None
+        self.pool = tensors["pool"].to(self.x.device) if "pool" in tensors else None
+        self.problem.draws.restore(tensors.get("draws"))
+        return True

@@ -1,0 +1,48 @@
+"""An evaluation on disk: one safetensors file, replaced as a whole, that knows which evaluation it belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+
+def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str) -> str:
+    """A hash of weights, points, labels and settings."""
+    digest = hashlib.sha256(settings.encode())
+    for tensor in [x, y, *model.state_dict().values()]:
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+    """Replace the file at `path`; if interrupted, the old one stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary, {"header": json.dumps(header)})
+    os.replace(temporary, path)
+
+
+def read(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors and header of the file at `path`; None if there is none. Raises if it belongs to another evaluation."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, "pt") as file:
+            header = json.loads((file.metadata() or {})["header"])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except Exception as error:
+        raise ValueError(f"expected a saved evaluation at {path}, but it can't be read ({error}); delete it") from error
+    if header["fingerprint"] != mark:
+        raise ValueError(
+            f"expected {path} to hold this evaluation, but it was saved with another model, other points or other settings; "
+            "delete it or save elsewhere"
+        )
+    return tensors, header

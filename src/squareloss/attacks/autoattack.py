@@ -1,0 +1,150 @@
+"""AutoAttack (Croce and Hein 2020): four attacks one after another, on the points that still stand."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from squareloss.attacks._run import Options, Round, Stage, attack
+from squareloss.attacks.apgd import APGDRound
+from squareloss.attacks.fab import FABRound
+from squareloss.attacks.losses import objective
+from squareloss.attacks.results import AttackResult
+from squareloss.attacks.square_attack import SquareRound
+
+VERSIONS: dict[str, tuple[str, ...]] = {"standard": ("apgd-ce", "apgd-t", "fab-t", "square")}
+_TARGETS = 9
+
+
+def autoattack(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    eps: float,
+    *,
+    version: str = "standard",
+    attacks: Sequence[str] | None = None,
+    **options: Unpack[Options],
+) -> AttackResult:
+    """AutoAttack as published: APGD on cross-entropy, targeted APGD on DLR, targeted FAB, and Square Attack.
+
+    100 steps each for the first three, one start, nine targets (fewer if there are fewer classes); 5000 queries for the last. For
+    two and three classes, where targeted DLR is not defined, targeted APGD maximises the margin instead, with a warning and a note.
+
+    Arguments:
+        model: any module that gives scores (N, K) on inputs in [0, 1], in eval mode.
+        x, y: points (N, ...) in [0, 1] and their labels (N,).
+        eps: radius of the ball.
+        version: "standard".
+        attacks: names out of "apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square", in the order to run; overrides `version`.
+        options: see `Options`; `parity=True` draws the random numbers of the published code.
+    """
+    if version not in VERSIONS:
+        raise ValueError(f"Unknown version {version!r}. Available: {', '.join(VERSIONS)}")
+    names = tuple(VERSIONS[version] if attacks is None else attacks)
+    unknown = [name for name in names if name not in _STAGES]
+    if unknown or not names:
+        raise ValueError(f"Unknown attack {unknown[0] if unknown else ''!r}. Available: {', '.join(_STAGES)}")
+
+    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
+        return [Stage(name, _STAGES[name](num_classes)) for name in names], _notes(names, num_classes)
+
+    return attack(model, x, y, eps, plan, options)
+
+
+def _apgd_ce(num_classes: int) -> tuple[Round, ...]:
+    return (APGDRound(objective("ce"), 100, attack="apgd-ce"),)
+
+
+def _apgd_dlr(num_classes: int) -> tuple[Round, ...]:
+    return (APGDRound(objective("dlr" if num_classes >= 3 else "margin"), 100, attack="apgd-dlr"),)
+
+
+def _apgd_t(num_classes: int) -> tuple[Round, ...]:
+    goal = objective("dlr" if num_classes >= 4 else "margin", targeted=True)
+    return tuple(APGDRound(goal, 100, rank=rank, attack="apgd-t") for rank in _ranks(num_classes))
+
+
+def _fab_t(num_classes: int) -> tuple[Round, ...]:
+    return tuple(FABRound(100, rank=rank) for rank in _ranks(num_classes))
+
+
+def _square(num_classes: int) -> tuple[Round, ...]:
+    return (SquareRound(5000),)
+
+
+_STAGES: dict[str, Callable[[int], tuple[Round, ...]]] = {
+    "apgd-ce": _apgd_ce,
+    "apgd-dlr": _apgd_dlr,
+    "apgd-t": _apgd_t,
+    "fab-t": _fab_t,
+    "square": _square,
+}
+
+
+def _ranks(num_classes: int) -> range:
+    return range(1, min(_TARGETS, num_classes - 1) + 1)
+
+
+def _notes(names: Sequence[str], num_classes: int) -> list[str]:
+    """What differs from the published suite for so few classes, as notes and warnings."""
+    least = {"apgd-dlr": (3, "DLR"), "apgd-t": (4, "targeted DLR")}
+    notes = [
+        f"{name}: {least[name][1]} needs {least[name][0]} classes, there are {num_classes}; it maximises the margin instead"
+        for name in names
+        if name in least and num_classes < least[name][0]
+    ]
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=5)
+    return notes
+
+
+class AutoAttack:
+    """The front door people know.
+
+        adversary = AutoAttack(model, norm="Linf", eps=8/255, version="standard")
+        x_adv = adversary.run_standard_evaluation(x, y, bs=250)
+
+    After a run, `result` holds the record of every point.
+
+    Arguments: as for `autoattack`; `norm` is "Linf" or "L2", `verbose` shows progress.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        norm: str = "Linf",
+        eps: float = 0.3,
+        version: str = "standard",
+        *,
+        seed: int = 0,
+        attacks: Sequence[str] | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.model, self.norm, self.eps, self.version = model, norm, eps, version
+        self.seed, self.attacks, self.verbose = seed, attacks, verbose
+        self.result: AttackResult | None = None
+
+    def run_standard_evaluation(self, x: Tensor, y: Tensor, bs: int | None = None) -> Tensor:
+        """The adversarial examples (N, ...): x itself where the model stands or errs already.
+
+        Arguments:
+            x, y: points (N, ...) in [0, 1] and their labels (N,).
+            bs: points per pass of the network.
+        """
+        self.result = autoattack(
+            self.model,
+            x,
+            y,
+            self.eps,
+            version=self.version,
+            attacks=self.attacks,
+            norm=self.norm,
+            seed=self.seed,
+            batch_size=bs,
+            progress=self.verbose,
+        )
+        return self.result.x_adv

@@ -1,0 +1,140 @@
+"""Projected gradient descent with any attack loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from squareloss.attacks._common import Norm, ascend, column, distance, normalise, project, true_margin
+from squareloss.attacks._random import Draws
+from squareloss.attacks._run import Options, Problem, Stage, State, attack
+from squareloss.attacks.losses import Objective, objective
+from squareloss.attacks.results import AttackResult
+from squareloss.codings import Coding
+
+
+def pgd(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    eps: float,
+    *,
+    loss: str | Callable[..., Tensor] = "ce",
+    steps: int = 100,
+    step_size: float | None = None,
+    restarts: int = 1,
+    targets: int | Tensor | None = None,
+    coding: Coding | None = None,
+    scale: float = 1.0,
+    **options: Unpack[Options],
+) -> AttackResult:
+    """Projected gradient descent (Madry et al. 2018): x <- P(x + step sign(gradient)) in l_inf, along the gradient in l_2.
+
+    A point counts as broken if any iterate breaks it, the random start among them. Broken points leave at once.
+
+    Arguments:
+        model: any module that gives scores (N, K) on inputs in [0, 1], in eval mode.
+        x, y: points (N, ...) in [0, 1] and their labels (N,).
+        eps: radius of the ball.
+        loss: what to maximise: a name in `losses.UNTARGETED`, or in `losses.TARGETED` with `targets`; or such a function.
+        steps: gradient steps.
+        step_size: of each; None is 2.5 eps / steps, with which a point crosses the ball in the steps there are.
+        restarts: tries from different random starts, uniform in the ball.
+        targets: aim at the class of each point (N,), or at so many runners-up of the clean scores, one after another.
+        coding: of the network, for losses that read eta; None is `Simplex()`.
+        scale: factor on the scores before the loss.
+        options: see `Options`.
+    """
+    goal = objective(loss, targeted=targets is not None, coding=coding, scale=scale)
+    size = 2.5 * eps / max(steps, 1) if step_size is None else step_size
+
+    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
+        ranks = aims(targets, num_classes, len(x))
+        rounds = tuple(PGDRound(goal, steps, size, restart, rank, targets if isinstance(targets, Tensor) else None)
+                       for rank in ranks for restart in range(restarts))  # fmt: skip
+        return [Stage("pgd", rounds)], []
+
+    return attack(model, x, y, eps, plan, options)
+
+
+@dataclass(frozen=True, eq=False)
+class PGDRound:
+    """One restart, or one target class, of projected gradient descent."""
+
+    goal: Objective
+    steps: int
+    step_size: float
+    restart: int = 0
+    rank: int = 0
+    targets: Tensor | None = field(default=None, repr=False)
+    attack: str = "pgd"
+    every: int = 1
+    costs: tuple[int, int, int, int] = (1, 1, 1, 1)
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss."""
+        return self.goal.name
+
+    def check(self, num_classes: int) -> None:
+        """Raise if the loss can't be used with so few classes."""
+        self.goal.check(num_classes)
+
+    def start(self, problem: Problem, state: State) -> None:
+        """A point uniform in the ball."""
+        set_target(state, self.rank, self.targets)
+        x, place = state["x"], (self.attack, self.goal.name, self.rank, self.restart)
+        start = x + problem.eps * in_ball(problem.draws, state["id"], place, x, problem.norm)
+        self._try(problem, state, project(start, x, problem.eps, problem.norm))
+
+    def step(self, problem: Problem, state: State, i: int) -> None:
+        """One step up the gradient, and back into the ball."""
+        moved = ascend(state["tried"], state["gradient"], self.step_size, problem.norm)
+        self._try(problem, state, project(moved, state["x"], problem.eps, problem.norm))
+
+    def _try(self, problem: Problem, state: State, tried: Tensor) -> None:
+        scores, _, gradient = problem.network.gradient(tried, self.goal, state["y"], state["target"])
+        state |= {"tried": tried, "gradient": gradient, "margin": true_margin(scores, state["y"])}
+
+
+def in_ball(draws: Draws, ids: Tensor, place: tuple[str | int, ...], like: Tensor, norm: Norm) -> Tensor:
+    """Uniform in the unit ball of the norm, one draw per point."""
+    shape = tuple(like.shape[1:])
+    if norm == "linf":
+        return (2 * draws.uniform(ids, place, shape) - 1).to(like.dtype)
+    direction = normalise(draws.normal(ids, place, shape), norm)
+    radius = draws.uniform(ids, (*place, "radius"), ()).pow(1 / like[0].numel())
+    return (direction * column(radius, direction)).to(like.dtype)
+
+
+def on_sphere(draws: Draws, ids: Tensor, place: tuple[str | int, ...], like: Tensor, norm: Norm) -> Tensor:
+    """A random point of norm one, as AutoAttack starts: a uniform draw divided by its l_inf norm, or a normal one by its l_2."""
+    shape = tuple(like.shape[1:])
+    drawn = 2 * draws.uniform(ids, place, shape) - 1 if norm == "linf" else draws.normal(ids, place, shape)
+    return (drawn / column(distance(drawn, norm) + 1e-12, drawn)).to(like.dtype)
+
+
+def set_target(state: State, rank: int, targets: Tensor | None = None) -> None:
+    """Put the target class of each point into the state: given, or the one `rank` places below the top of the clean scores."""
+    given = None if targets is None else targets.to(state["id"].device, torch.int64)
+    state["target"] = state["order"][:, -1 - rank] if given is None else given[state["id"]]
+
+
+def aims(targets: int | Tensor | None, num_classes: int, points: int) -> list[int]:
+    """The ranks to aim at, one round each: [0] if there is one round, without a target or with given ones."""
+    if targets is None:
+        return [0]
+    if isinstance(targets, Tensor):
+        low, high = int(targets.min()), int(targets.max())
+        if targets.shape != (points,) or low < 0 or high >= num_classes:
+            raise ValueError(
+                f"expected targets of shape ({points},) in [0, {num_classes}), got {tuple(targets.shape)} from {low} to {high}"
+            )
+        return [0]
+    if targets < 1:
+        raise ValueError(f"expected one target class or more, got {targets}")
+    return list(range(1, min(targets, num_classes - 1) + 1))
