@@ -1,0 +1,167 @@
+"""What a stream of samples leaves behind: sums that determine ridge on class codes, and a few samples to judge it by.
+
+Codes are affine in the class indicator, so the only sums that ridge needs are the scatter of the features and, for each class,
+its mass and the sum of its features. They add up over chunks, subtract when samples are forgotten, and take new classes as
+rows of zeros; lambda, the scale of the features and the number of classes enter only when the sums are solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from squareloss.codings import Simplex
+
+RESERVOIR = 4096  # samples kept of a stream: two numbers are chosen by them
+
+
+@dataclass
+class Moments:
+    """Weighted sums of z = x - origin in float64. The origin, a first mean, only guards against cancellation.
+
+    Attributes:
+        origin: (d,) fixed by the first samples.
+        count: how many samples; mass: the sum of their weights.
+        total: (d,) sum of s z; scatter: (d, d) sum of s z z'.
+        class_mass, class_total: for each label set, (K,) and (K, d): the same sums over each class.
+    """
+
+    origin: Tensor
+    count: int
+    mass: float
+    total: Tensor
+    scatter: Tensor
+    class_mass: list[Tensor]
+    class_total: list[Tensor]
+
+    @classmethod
+    def empty(cls, origin: Tensor, num_classes: Sequence[int]) -> Moments:
+        """No samples yet."""
+        d = len(origin)
+        mass, total = [origin.new_zeros(k) for k in num_classes], [origin.new_zeros(k, d) for k in num_classes]
+        return cls(origin, 0, 0.0, origin.new_zeros(d), origin.new_zeros(d, d), mass, total)
+
+    def add(self, x: Tensor, labels: Tensor, weight: Tensor | None, sign: int = 1) -> None:
+        """Add (sign 1) or take away (sign -1) samples x (m, d), float64, with labels (m, S), one column per label set."""
+        z = x - self.origin
+        weighted = z if weight is None else z * weight.unsqueeze(1)
+        ones = torch.ones_like(z[:, 0]) if weight is None else weight
+        self.scatter.addmm_(weighted.T, z, alpha=sign)
+        self.total.add_(weighted.sum(0), alpha=sign)
+        self.count += sign * len(x)
+        self.mass += sign * float(ones.sum())
+        for label, mass, total in zip(labels.T, self.class_mass, self.class_total, strict=True):
+            mass.index_add_(0, label, ones, alpha=sign)
+            total.index_add_(0, label, weighted, alpha=sign)
+
+    def widen(self, label_set: int, positions: Sequence[int], num_classes: int) -> None:
+        """Move the classes of a label set to new positions among `num_classes`; the others have no samples yet."""
+        index = torch.as_tensor(positions, device=self.origin.device)
+        mass, total = self.class_mass[label_set], self.class_total[label_set]
+        self.class_mass[label_set] = mass.new_zeros(num_classes).index_copy_(0, index, mass)
+        self.class_total[label_set] = total.new_zeros(num_classes, total.shape[1]).index_copy_(0, index, total)
+
+    def mean(self) -> Tensor:
+        """The weighted mean of the features, (d,)."""
+        return self.origin + self.total / self.mass
+
+    def deviation(self) -> Tensor:
+        """The weighted standard deviation of each feature, (d,); one where the feature is constant."""
+        shift = self.total / self.mass
+        return deviation(self.scatter.diagonal() / self.mass - shift.square(), self.mean())
+
+    def about(self, centre: Tensor) -> tuple[Tensor, Tensor]:
+        """sum of s (x - centre)(x - centre)' (d, d), and of s (x - centre) y' (d, W), y the codes of all label sets."""
+        shift = centre - self.origin
+        mixed = torch.outer(self.total, shift)
+        scatter = self.scatter - mixed - mixed.T + self.mass * torch.outer(shift, shift)
+        rest = (self.total - self.mass * shift).unsqueeze(1)
+        cross = []
+        for mass, total in zip(self.class_mass, self.class_total, strict=True):
+            code = Simplex().levels(len(mass))
+            cross.append(code.off * rest + (code.on - code.off) * (total - torch.outer(mass, shift)).T)
+        return scatter, torch.cat(cross, 1)
+
+    def mean_code(self) -> Tensor:
+        """The weighted mean of the codes of all label sets, (W,)."""
+        codes = [Simplex().levels(len(mass)) for mass in self.class_mass]
+        return torch.cat([c.off + (c.on - c.off) * m / self.mass for c, m in zip(codes, self.class_mass, strict=True)])
+
+
+class Reservoir:
+    """At most `RESERVOIR` samples of a stream, each as likely to be here as any other; all of a shorter stream."""
+
+    def __init__(self, random_state: int) -> None:
+        self.generator = np.random.default_rng(random_state)
+        self.seen = 0
+        self.x: Tensor | None = None
+        self.labels: Tensor | None = None
+        self.weight: Tensor | None = None
+
+    def add(self, x: Tensor, labels: Tensor, weight: Tensor | None) -> None:
+        """Offer samples x (m, d), labels (m, S), weights (m,)."""
+        weight = torch.ones_like(x[:, 0]) if weight is None else weight
+        room = max(0, min(RESERVOIR - len(self), len(x)))
+        self._append(x[:room], labels[:room], weight[:room])
+        self.seen += room
+        late = len(x) - room
+        slots = self.generator.integers(0, self.seen + 1 + np.arange(late))  # of the i-th sample seen: uniform in [0, i)
+        self.seen += late
+        chosen = {int(slot): room + row for row, slot in enumerate(slots) if slot < RESERVOIR}  # the last one wins
+        if chosen:
+            self._replace(list(chosen), list(chosen.values()), (x, labels, weight))
+
+    def discard(self, x: Tensor, labels: Tensor) -> None:
+        """Drop one sample equal to each of these, where there is one."""
+        if self.x is None or self.labels is None or self.weight is None:
+            return
+        places: dict[bytes, list[int]] = {}
+        for place, key in enumerate(_keys(self.x, self.labels)):
+            places.setdefault(key, []).append(place)
+        gone = [places[key].pop() for key in _keys(x, labels) if places.get(key)]
+        keep = torch.ones(len(self.x), dtype=torch.bool)
+        keep[gone] = False
+        keep = keep.to(self.x.device)
+        self.x, self.labels, self.weight = self.x[keep], self.labels[keep], self.weight[keep]
+        self.seen = max(self.seen - len(x), len(self.x))
+
+    def widen(self, label_set: int, positions: Sequence[int]) -> None:
+        """Rename the classes of a label set to their new positions."""
+        if self.labels is not None:
+            self.labels[:, label_set] = torch.as_tensor(positions, device=self.labels.device)[self.labels[:, label_set]]
+
+    def __len__(self) -> int:
+        return 0 if self.x is None else len(self.x)
+
+    def blocks(self) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+        """The samples as one block (x, labels, weight)."""
+        return [] if self.x is None or self.labels is None else [(self.x, self.labels, self.weight)]
+
+    def _append(self, x: Tensor, labels: Tensor, weight: Tensor) -> None:
+        if self.x is None or self.labels is None or self.weight is None:
+            self.x, self.labels, self.weight = x.double().clone(), labels.clone(), weight.clone()
+        elif len(x):
+            self.x = torch.cat([self.x, x.double()])
+            self.labels, self.weight = torch.cat([self.labels, labels]), torch.cat([self.weight, weight])
+
+    def _replace(self, slots: list[int], rows: list[int], samples: tuple[Tensor, Tensor, Tensor]) -> None:
+        assert self.x is not None
+        where, which = (torch.tensor(index, device=self.x.device) for index in (slots, rows))
+        for kept, offered in zip((self.x, self.labels, self.weight), samples, strict=True):
+            assert kept is not None
+            kept[where] = offered[which].to(kept.dtype)
+
+
+def deviation(variance: Tensor, mean: Tensor) -> Tensor:
+    """The scale of each feature: its standard deviation, or one where it is constant up to rounding."""
+    constant = variance <= (1e-12 * mean).square()
+    return variance.clamp_min(0).sqrt().masked_fill(constant, 1.0)
+
+
+def _keys(x: Tensor, labels: Tensor) -> list[bytes]:
+    rows, marks = x.double().cpu().numpy(), labels.cpu().numpy()
+    return [row.tobytes() + mark.tobytes() for row, mark in zip(rows, marks, strict=True)]

@@ -1,0 +1,184 @@
+"""The state of a ridge probe and its algebra: sums over samples, the samples kept, and what was solved from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from squareloss._moments import Moments, Reservoir, deviation
+from squareloss._selection import Block, Selection, encode, select
+from squareloss.ridge import FeaturePath, left_out
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `RidgeProbe` that its algebra needs."""
+
+    lambdas: Sequence[float] | None
+    criterion: str
+    intercept: bool
+    scale: bool
+    full: bool  # bend and shift the probability map
+    random_state: int
+
+
+class Engine:
+    """Samples in, ridge solutions out. A block is features (m, d), labels (m, S) and sample weights (m,) or None."""
+
+    def __init__(self, num_classes: Sequence[int], options: Options) -> None:
+        self.num_classes = list(num_classes)
+        self.options = options
+        self.class_weight: Tensor | None = None  # (K,), of the only label set
+        self.moments: Moments | None = None
+        self.pending: Block | None = None  # samples of a wide fit, whose sums are formed only if they are needed
+        self.reservoir = Reservoir(options.random_state)
+        self.solved: list[Selection] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        moments = self._form_sums()
+        return 0 if moments is None else moments.count
+
+    def add(self, block: Block) -> None:
+        """Add samples to the sums; what was solved is out of date."""
+        moments = self._form_sums() or Moments.empty(block[0].mean(0), self.num_classes)
+        moments.add(block[0], block[1], self.weights(block))
+        self.reservoir.add(*block)
+        self.moments, self.solved = moments, None
+
+    def forget(self, blocks: Sequence[Block]) -> None:
+        """Take samples away from the sums; raises, and changes nothing, if the sums show that they were not there."""
+        moments = self._form_sums()
+        assert moments is not None
+        for block in blocks:
+            moments.add(block[0], block[1], self.weights(block), sign=-1)
+        if moments.count < 1 or any(bool((mass < -1e-9 * mass.sum().abs()).any()) for mass in moments.class_mass):
+            for block in blocks:
+                moments.add(block[0], block[1], self.weights(block))
+            raise ValueError(
+                "expected samples that were fitted, with their labels, and at least one to be left; "
+                "got more of a class than there were, or all. Nothing was forgotten"
+            )
+        for block in blocks:
+            self.reservoir.discard(block[0], block[1])
+        for mass in moments.class_mass:
+            mass.clamp_min_(0)
+        self.solved = None
+
+    def widen(self, label_set: int, positions: Sequence[int], num_classes: int) -> None:
+        """Move the classes of a label set to new positions among more classes."""
+        self.num_classes[label_set] = num_classes
+        if moments := self._form_sums():
+            moments.widen(label_set, positions, num_classes)
+            self.reservoir.widen(label_set, positions)
+            self.solved = None
+
+    def solve(self, blocks: Callable[[], Iterable[Block]], count: int) -> None:
+        """Solve the sums, and choose by the samples of `blocks`, `count` in number."""
+        moments = self._form_sums()
+        assert moments is not None
+        if moments.count < 2 or not moments.mass > 0:
+            raise ValueError(
+                f"expected at least 2 samples and a positive sum of weights, got n_samples = {moments.count}, "
+                f"sum {moments.mass:.3g}; leave-one-out needs a sample to be left"
+            )
+        intercept = self.options.intercept
+        centre = moments.mean() if intercept else torch.zeros_like(moments.origin)
+        code = moments.mean_code()
+        scale = moments.deviation() if self.options.scale else torch.ones_like(centre)
+        scatter, cross = moments.about(centre)
+        path = FeaturePath.from_scatter(
+            scatter / torch.outer(scale, scale),
+            cross / scale.unsqueeze(1),
+            centre / scale,
+            code if intercept else torch.zeros_like(code),
+            moments.mass if intercept else math.inf,
+        )
+        self._choose(path, scale, [mass / moments.mass for mass in moments.class_mass], blocks, count)
+
+    def solve_wide(self, block: Block) -> None:
+        """Solve samples with n < d from their n x n inner products; the d x d sums wait until they are needed."""
+        x, labels, _ = block
+        s = self.weights(block)
+        s = torch.ones_like(x[:, 0]) if s is None else s
+        self.reservoir.add(*block)
+        self.pending = block
+        mean = s @ x / s.sum()
+        scale = deviation(s @ (x - mean).square() / s.sum(), mean) if self.options.scale else torch.ones_like(mean)
+        codes = encode(labels, self.num_classes)
+        path = FeaturePath.from_data(x / scale, codes, s, intercept=self.options.intercept)
+        frequencies = [s.new_zeros(k).index_add_(0, labels[:, i], s / s.sum()) for i, k in enumerate(self.num_classes)]
+        self._choose(path, scale, frequencies, lambda: [block], len(x))
+
+    def solution(self) -> list[Selection]:
+        """What was chosen for each label set; solved now if samples came or went, and chosen by the reservoir."""
+        if self.solved is None:
+            if not len(self.reservoir):
+                raise ValueError("expected samples to choose lambda by, but all that were kept have been forgotten; add some")
+            self.solve(self.reservoir.blocks, len(self.reservoir))
+        assert self.solved is not None
+        return self.solved
+
+    def scores(self, x: Tensor) -> list[Tensor]:
+        """The scores (m, K) of features (m, d), for each label set."""
+        return [x / self.scale @ chosen.coefficients + chosen.intercept for chosen in self.solution()]
+
+    def leave_one_out(self, block: Block) -> list[Tensor]:
+        """The scores (m, K) that fits without each of these samples give to it, for each label set."""
+        solution = self.solution()
+        x, labels, _ = block
+        s = self.weights(block)
+        projected = self.path.project(x / self.scale)
+        s = torch.ones_like(x[:, 0]) if s is None else s
+        slack = self.path.slack(projected, s, [chosen.lam for chosen in solution])
+        codes = [encode(labels[:, i : i + 1], [k]) for i, k in enumerate(self.num_classes)]
+        return [left_out(y, f, h) for y, f, h in zip(codes, self.scores(x), slack, strict=True)]
+
+    def weights(self, block: Block) -> Tensor | None:
+        """Sample weight times class weight, (m,), or None if all are one."""
+        _, labels, weight = block
+        if self.class_weight is None:
+            return weight
+        by_class = self.class_weight[labels[:, 0]]
+        return by_class if weight is None else weight * by_class
+
+    def _choose(
+        self,
+        path: FeaturePath,
+        scale: Tensor,
+        frequencies: Sequence[Tensor],
+        blocks: Callable[[], Iterable[Block]],
+        count: int,
+    ) -> None:
+        lambdas = path.grid() if self.options.lambdas is None else [float(lam) for lam in self.options.lambdas]
+        for lam in lambdas:
+            path.check_regular(lam)
+
+        def scaled() -> Iterable[tuple[Block, Tensor | None]]:
+            for block in blocks():
+                yield (block[0] / scale, *block[1:]), self.weights(block)
+
+        offset = None if self.class_weight is None else -self.class_weight.log()
+        self.solved = select(
+            path,
+            scaled,
+            self.num_classes,
+            lambdas,
+            count=count,
+            frequencies=frequencies if self.options.full else None,
+            offset=offset,
+            criterion=self.options.criterion,
+        )
+        self.path, self.scale = path, scale
+
+    def _form_sums(self) -> Moments | None:
+        if self.pending is not None:
+            block, self.pending = self.pending, None
+            self.moments = Moments.empty(block[0].mean(0), self.num_classes)
+            self.moments.add(block[0], block[1], self.weights(block))
+        return self.moments

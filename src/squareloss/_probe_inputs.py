@@ -1,0 +1,110 @@
+"""What goes into a probe, checked: features, labels and weights, as numpy arrays or tensors, in memory or in chunks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
+from torch import Tensor
+
+from squareloss._selection import COLUMNS
+
+Array = NDArray[Any]
+
+
+def features(estimator: Any, x: Any, *, reset: bool) -> Array | Tensor:
+    """Features (n, d), finite, as wide as those seen before unless `reset`: a tensor as it is, anything else as an array."""
+    if not isinstance(x, Tensor):
+        checked: Array = validate_data(estimator, x, reset=reset, dtype=[np.float64, np.float32, np.float16])
+        return checked
+    if x.ndim != 2 or len(x) == 0:
+        raise ValueError(f"expected features of shape (n, d) with n >= 1, got a tensor of shape {tuple(x.shape)}")
+    if not bool(x.isfinite().all()):
+        raise ValueError("expected finite features, got NaN or infinity; drop or fill those samples first")
+    if reset:
+        estimator.n_features_in_ = x.shape[1]
+    elif x.shape[1] != estimator.n_features_in_:
+        name = type(estimator).__name__
+        raise ValueError(f"X has {x.shape[1]} features, but {name} is expecting {estimator.n_features_in_} features as input")
+    return x.detach()
+
+
+def labels(y: Any, count: int) -> tuple[Array, bool]:
+    """Labels as an array (n, S), one column per label set; and whether there are several."""
+    if y is None:
+        raise ValueError("expected labels y: this classifier requires y to be passed, but the target y is None")
+    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    if y.ndim not in (1, 2) or len(y) != count:
+        raise ValueError(
+            f"expected labels of shape ({count},), or ({count}, S) for S label sets, got shape {y.shape}: "
+            f"inconsistent numbers of samples, {count} in X"
+        )
+    columns: Array = y.reshape(count, -1)
+    for column in columns.T:
+        check_classification_targets(column)
+    if columns.dtype.kind == "f" and not np.isfinite(columns).all():
+        raise ValueError("expected labels without NaN or infinity; drop those samples first")
+    if y.ndim == 2 and y.shape[1] == 1:
+        column_or_1d(y, warn=True)
+    return columns, columns.shape[1] > 1
+
+
+def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor | None:
+    """Weights (n,) >= 0 in float64 on the device, or None."""
+    if weight is None:
+        return None
+    weight = weight.detach().cpu().numpy() if isinstance(weight, Tensor) else weight
+    shape = np.broadcast_to(np.float64(0), tuple(x.shape))  # only its length is read
+    checked = _check_sample_weight(weight, shape, dtype=np.float64, ensure_non_negative=True)
+    return torch.from_numpy(np.array(checked)).to(device)
+
+
+def device(requested: Any, x: Array | Tensor) -> torch.device:
+    """Where to compute: where asked, else where the tensor lies, else on the CPU."""
+    if requested is not None:
+        return torch.device(requested)
+    return x.device if isinstance(x, Tensor) else torch.device("cpu")
+
+
+def tensor(x: Array | Tensor, where: torch.device) -> Tensor:
+    """A tensor in float64 on the device; arrays are copied, so that read-only ones will do."""
+    return (x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))).to(where).double()
+
+
+def rows(d: int, where: torch.device) -> int:
+    """How many samples to take at a time: at most 32 MB of features or outputs on the CPU, 512 MB elsewhere."""
+    return max(256, 2 ** (22 if where.type == "cpu" else 26) // max(d, COLUMNS))
+
+
+def indices(classes: Array, column: Array) -> NDArray[np.int64]:
+    """Positions (n,) of labels in the sorted classes; a clear error for one that is not there."""
+    position = np.searchsorted(classes, column).clip(0, len(classes) - 1)
+    unknown = classes[position] != column
+    if unknown.any():
+        raise ValueError(
+            f"expected labels among the classes {classes.tolist()}, got {column[unknown].tolist()[0]!r}; "
+            "to add classes call partial_fit(X, y, classes=...) with the new ones"
+        )
+    return position.astype(np.int64)
+
+
+def watch(blocks: Iterable[Any], total: int | None, what: str, *, verbose: bool) -> Iterator[Any]:
+    """Pass blocks (x, ...) through, with a line on stderr that says how far and how long still."""
+    begin, done, shown = time.perf_counter(), 0, 0.0
+    for block in blocks:
+        yield block
+        done += len(block[0])
+        passed = time.perf_counter() - begin
+        if verbose and passed - shown > 0.5:
+            shown = passed
+            rest = "" if total is None else f" of {total:,}, {passed * max(total - done, 0) / done:.0f} s left"
+            print(f"\r{what}: {done:,} samples{rest}   ", end="", file=sys.stderr, flush=True)
+    if verbose and shown:
+        print(file=sys.stderr)

@@ -1,0 +1,67 @@
+"""Random ReLU features: the hidden layer of a wide network that is never trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.exceptions import NotFittedError
+from torch import Tensor
+
+from squareloss import _probe_inputs as inputs
+
+
+class RandomFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """sqrt(2 / width) relu(W z + b) with random W and b, beside the inputs z: the finite cousin of the neural tangent kernel.
+
+    z is x less its mean, divided by one number, so that |z|^2 is d on average; W has entries N(0, 1/d) and b has N(0, bias^2).
+    As the width grows, inner products of the features tend to the kernel of a network whose last layer alone is trained.
+    Ridge on them is a nonlinear classifier in closed form: `make_pipeline(RandomFeatures(2048), RidgeProbe())`.
+
+    Arguments:
+        width: how many features.
+        bias: the standard deviation of b.
+        keep: whether the inputs z themselves come first, so that a linear map loses nothing.
+        random_state: the seed of W and b; the weights do not depend on the dtype or the device of the inputs.
+
+    `transform` gives (n, width), or (n, d + width) with `keep`; float32 for float32 inputs, else float64; tensors for tensors.
+    """
+
+    def __init__(self, width: int = 1000, *, bias: float = 0.5, keep: bool = True, random_state: int = 0) -> None:
+        self.width = width
+        self.bias = bias
+        self.keep = keep
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> RandomFeatures:
+        """Draw W and b, and take the mean and the scale of X (n, d)."""
+        if self.width < 1:
+            raise ValueError(f"expected width >= 1, got {self.width}")
+        x = inputs.features(self, X, reset=True)
+        wide = (x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))).double()
+        d = wide.shape[1]
+        self.mean_ = wide.mean(0).cpu()
+        self.scale_ = float((wide - wide.mean(0)).square().mean().sqrt()) or 1.0
+        generator = torch.Generator().manual_seed(self.random_state)
+        self.weight_ = torch.randn(self.width, d, generator=generator, dtype=torch.float64) / d**0.5
+        self.bias_ = self.bias * torch.randn(self.width, generator=generator, dtype=torch.float64)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """The features of X (n, d)."""
+        if not hasattr(self, "weight_"):
+            raise NotFittedError("these RandomFeatures are not fitted yet; call fit first")
+        checked = inputs.features(self, X, reset=False)
+        x = checked if isinstance(checked, Tensor) else torch.from_numpy(np.array(checked))
+        x = x if x.dtype == torch.float32 else x.double()
+        z = (x - self.mean_.to(x)) / self.scale_
+        hidden = torch.addmm(self.bias_.to(x), z, self.weight_.T.to(x)).relu_().mul_((2 / self.width) ** 0.5)
+        features = torch.cat([z, hidden], 1) if self.keep else hidden
+        return features if isinstance(X, Tensor) else features.numpy()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

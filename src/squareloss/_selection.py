@@ -1,0 +1,220 @@
+"""Choose lambda and fit the probability map of a ridge classifier, both on exact leave-one-out scores.
+
+Scores are the K outputs of ridge on the codes K e_y - 1 (`Simplex()`), zero-sum. With u = scores / K, which is eta - 1/K, a
+probability is softmax(a v - b v^2), v = u + shift: a is an inverse temperature, b bends the map, and the shift, along the
+logarithms of the class frequencies, moves the thresholds between frequent and rare classes. If the scores of the right class
+and of a wrong one were Gaussian, the log odds would be of this form. The fit is by maximum likelihood, convex in a, b and a
+times the shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from squareloss.codings import Simplex
+from squareloss.ridge import FeaturePath, left_out
+
+Block = tuple[Tensor, Tensor, "Tensor | None"]  # features (m, d), labels (m, S), sample weights (m,)
+Blocks = Callable[[], Iterable[tuple[Block, "Tensor | None"]]]  # with the weights (m,) in the fit: by class as well
+CALIBRATION = 200_000  # samples the probability map is fitted on, at most: it has two numbers
+COLUMNS = 1024  # outputs, over lambdas, of one product
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The probability map softmax(a u - b u^2 + offset) of u = scores / K + shift, kept increasing.
+
+    Attributes:
+        slope: a > 0. bend: b. shift: (K,), zero-sum.
+        offset: (K,), or None: minus the logarithm of the class weights, which undoes them.
+    """
+
+    slope: float
+    bend: float
+    shift: Tensor
+    offset: Tensor | None
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Probabilities (n, K) of scores (n, K)."""
+        u = scores / scores.shape[1] + self.shift
+        logits = self.slope * u
+        if self.bend:
+            # the parabola rises up to (or from) its vertex; past nine tenths of the way go on straight, so that order is kept
+            turn = 0.9 * self.slope / (2 * self.bend)
+            inside = u.clamp_max(turn) if turn > 0 else u.clamp_min(turn)
+            logits = self.slope * inside - self.bend * inside.square() + 0.1 * self.slope * (u - inside)
+        return torch.softmax(logits if self.offset is None else logits + self.offset, 1)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen for one label set, with the leave-one-out Brier score and accuracy of every candidate."""
+
+    lambdas: list[float]
+    brier: list[float]
+    accuracy: list[float]
+    best: int
+    curve: Curve
+    coefficients: Tensor  # (d, K)
+    intercept: Tensor  # (K,)
+
+    @property
+    def lam(self) -> float:
+        """The lambda chosen."""
+        return self.lambdas[self.best]
+
+
+def select(
+    path: FeaturePath,
+    blocks: Blocks,
+    num_classes: Sequence[int],
+    lambdas: Sequence[float],
+    *,
+    count: int,
+    frequencies: Sequence[Tensor] | None,
+    offset: Tensor | None,
+    criterion: str,
+) -> list[Selection]:
+    """Lambda by leave-one-out and the probability map of every label set.
+
+    Arguments:
+        path: the ridge path, over the codes of all label sets side by side.
+        blocks: called for each of two passes over samples that `path` was fitted on.
+        num_classes: K of each label set. lambdas: the candidates. count: how many samples the blocks hold.
+        frequencies: (K,) of each label set; None fits a temperature alone.
+        offset: (K,) or None, added to the logits. criterion: "brier" or "accuracy".
+    """
+    stride = -(-count // CALIBRATION)
+    squares, hits, mass, slacks = _walk(path, blocks, num_classes, lambdas, stride)
+    best = [int(s.argmin() if criterion == "brier" else h.argmax()) for s, h in zip(squares, hits, strict=True)]
+    solutions, start = [], 0
+    for k, b in zip(num_classes, best, strict=True):
+        coefficients, intercept = path.solve(lambdas[b])
+        solutions.append((coefficients[:, start : start + k], intercept[start : start + k]))
+        start += k
+    chosen = []
+    for i, (loo, labels, weight) in enumerate(_left_out_scores(blocks, solutions, slacks, best, stride)):
+        curve = fit_curve(loo, labels, weight, None if frequencies is None else frequencies[i], offset)
+        brier, accuracy = squares[i] / (num_classes[i] ** 2 * mass), hits[i] / mass
+        chosen.append(Selection(list(lambdas), brier.tolist(), accuracy.tolist(), best[i], curve, *solutions[i]))
+    return chosen
+
+
+def _walk(
+    path: FeaturePath,
+    blocks: Blocks,
+    num_classes: Sequence[int],
+    lambdas: Sequence[float],
+    stride: int,
+) -> tuple[list[Tensor], list[Tensor], float, list[Tensor]]:
+    """Sums of squared leave-one-out errors and of hits (L,) per label set; the mass; 1 - h of every stride-th sample."""
+    squares = [path.values.new_zeros(len(lambdas)) for _ in num_classes]
+    hits = [path.values.new_zeros(len(lambdas)) for _ in num_classes]
+    group = max(1, COLUMNS // sum(num_classes))
+    mass, slacks = 0.0, []
+    for (x, labels, _), weight in blocks():
+        s = torch.ones_like(x[:, 0]) if weight is None else weight
+        codes = encode(labels, num_classes)
+        projected = path.project(x)
+        slack = path.slack(projected, s, lambdas)  # (L, m)
+        for first in range(0, len(lambdas), group):
+            part = slice(first, first + group)
+            loo = left_out(codes, path.fitted(projected, lambdas[part]), slack[part])  # (g, m, W)
+            start = 0
+            for i, k in enumerate(num_classes):
+                own = slice(start, start + k)
+                squares[i][part] += (loo[..., own] - codes[:, own]).square().sum(2) @ s
+                hits[i][part] += (loo[..., own].argmax(2) == labels[:, i]).to(s) @ s
+                start += k
+        mass += float(s.sum())
+        slacks.append(slack[:, ::stride])
+    return squares, hits, mass, slacks
+
+
+def _left_out_scores(
+    blocks: Blocks,
+    solutions: Sequence[tuple[Tensor, Tensor]],
+    slacks: Sequence[Tensor],
+    best: Sequence[int],
+    stride: int,
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """For each label set, leave-one-out scores (m, K), labels (m,) and weights (m,) of every stride-th sample."""
+    parts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in solutions]
+    for ((x, labels, weight), _), slack in zip(blocks(), slacks, strict=True):
+        thin = x[::stride]
+        ones = torch.ones_like(slack[0]) if weight is None else weight[::stride]
+        for i, (coefficients, intercept) in enumerate(solutions):
+            label = labels[::stride, i]
+            codes = encode(label.unsqueeze(1), [len(intercept)])
+            parts[i].append((left_out(codes, thin @ coefficients + intercept, slack[best[i]]), label, ones))
+    return [tuple(torch.cat(column) for column in zip(*part, strict=True)) for part in parts]  # type: ignore[misc]
+
+
+def encode(labels: Tensor, num_classes: Sequence[int]) -> Tensor:
+    """The codes of all label sets side by side, (m, W) in float64."""
+    codes = [Simplex().encode(column, k).double() for column, k in zip(labels.T, num_classes, strict=True)]
+    return torch.cat(codes, 1)
+
+
+def fit_curve(scores: Tensor, labels: Tensor, weight: Tensor, frequency: Tensor | None, offset: Tensor | None = None) -> Curve:
+    """The most likely probability map of scores (n, K) with labels (n,) and weights (n,).
+
+    As Platt did, one sample's worth of probability is spread over the K classes, so that perfect scores do not make it
+    infinitely sure. The bend keeps the map increasing for eta in [0, 1]. Without frequencies (K,) nothing is bent or shifted.
+    """
+    k = scores.shape[1]
+    u = scores / k
+    spread = k / (len(scores) + k)
+    target = torch.full_like(u, spread / k)
+    target.scatter_add_(1, labels.unsqueeze(1), torch.full_like(u[:, :1], 1 - spread))
+    share = weight / weight.sum()
+    shift, ratio = torch.zeros_like(u[0]), 0.0
+    if frequency is not None:
+        level = frequency.clamp_min(0.5 / len(scores)).log()
+        level = level - level.mean()
+        slope, bend, pull = _newton(torch.stack([u, -u.square(), level.expand_as(u)]), target, share, offset)
+        if slope > 0:
+            shift = level * (pull / slope)
+            u = u + shift
+            slope, bend = _newton(torch.stack([u, -u.square()]), target, share, offset)
+            ratio = min(max(bend / slope, -k / 2), k / (2 * (k - 1))) if slope > 0 else 0.0
+    (slope,) = _newton((u - ratio * u.square()).unsqueeze(0), target, share, offset)
+    slope = max(slope, 1e-3)  # scores that say nothing: nearly uniform, or the inverse class weights
+    return Curve(slope, ratio * slope, shift, offset)
+
+
+def _newton(features: Tensor, target: Tensor, share: Tensor, offset: Tensor | None) -> list[float]:
+    """argmin over theta (P,) of the cross-entropy of softmax(sum_p theta_p features_p + offset), features (P, n, K)."""
+
+    def loss_and_logits(theta: Tensor) -> tuple[Tensor, Tensor]:
+        logits = torch.tensordot(theta, features, 1)
+        log_p = torch.log_softmax(logits if offset is None else logits + offset, 1)
+        return -((target * log_p).sum(1) @ share), log_p
+
+    theta = features.new_zeros(len(features))
+    loss, log_p = loss_and_logits(theta)
+    for _ in range(100):
+        p = log_p.exp()
+        mean = (p * features).sum(2)  # (P, n)
+        gradient = ((p - target) * features).sum(2) @ share
+        spread = (features * (p * share.unsqueeze(1))).flatten(1)
+        second = spread @ features.flatten(1).T - (mean * share) @ mean.T
+        second.diagonal().mul_(1 + 1e-10).add_(1e-12)
+        step = torch.linalg.solve(second, gradient)
+        decrease = float(gradient @ step)
+        size = 1.0
+        while size > 1e-6:  # halve until the loss falls enough
+            new_loss, new_log_p = loss_and_logits(theta - size * step)
+            if float(new_loss) <= float(loss) - 1e-4 * size * decrease:
+                break
+            size /= 2
+        else:
+            break
+        theta, loss, log_p = theta - size * step, new_loss, new_log_p
+        if decrease < 1e-14:
+            break
+    return [float(t) for t in theta]

@@ -1,0 +1,322 @@
+"""`RidgeProbe`: a calibrated classifier on fixed features, in closed form; `RandomFeatures` to widen them.
+
+Multiclass square loss with simplex codes is ridge regression, so a probe on frozen embeddings needs no optimiser: one
+eigendecomposition gives every lambda, exact leave-one-out picks one and fits the probabilities, and the sums over samples
+behind it can be updated, widened by classes, and taken back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.class_weight import compute_class_weight
+from torch import Tensor
+
+from squareloss import _probe_inputs as inputs
+from squareloss._probe_engine import Engine, Options
+from squareloss._probe_inputs import Array
+from squareloss._random_features import RandomFeatures
+from squareloss._selection import Block
+
+__all__ = ["RandomFeatures", "RidgeProbe"]
+
+CRITERIA = ("brier", "accuracy")
+CALIBRATIONS = ("full", "temperature")
+
+
+class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A multiclass linear classifier by square loss in closed form, with calibrated probabilities and exact updates.
+
+    It minimises sum_i s_i |f(x_i) - v_{y_i}|^2 + lambda |W|^2 over f(x) = W (x / scale) + b, with the simplex codes
+    v_y = K e_y - 1 and b free of penalty. The K scores f sum to zero. lambda stands beside a sum, as `alpha` in scikit-learn's
+    ridge. It is chosen, and the map from scores to probabilities fitted, on exact leave-one-out scores: no data are held out.
+    Leave-one-out means that sample i is removed and W and b are solved again; the scale of the features stays that of all.
+
+    With calibration="full", scores are shifted along the logarithms of the class frequencies, f <- f + shift, which moves the
+    thresholds between frequent and rare classes, and probabilities are softmax((f - c f^2 / K) / t); with "temperature" they
+    are softmax(f / t). Shift, bend c and temperature t have maximum likelihood on the leave-one-out scores.
+
+    Numpy arrays and tensors are both taken, and answers come back in kind. Everything is computed in float64.
+
+    Arguments:
+        lambdas: candidates >= 0. None, the default, is 28 values from 1e-6 to 1e3 times the mean eigenvalue of the scatter.
+        criterion: what the leave-one-out scores are judged by: "brier", the squared error of eta = (1 + f)/K, or "accuracy".
+        fit_intercept: whether there is a b.
+        scale_features: divide each feature by its standard deviation.
+        class_weight: None, {class: weight}, or "balanced" (`fit` only). `predict_proba` undoes it, so that its probabilities
+            are those of the data as they come; `predict` keeps it: it is the argmax of the weighted scores.
+        calibration: "full" or "temperature", as above.
+        device: where to compute; None is where the tensor lies, or the CPU.
+        random_state: seed of the choice of samples that a stream is judged by.
+        verbose: show progress.
+
+    Attributes after fitting (lists of them, if y has several columns):
+        classes_: (K,). coef_: (K, d) and intercept_: (K,), for features as they come.
+        lambda_, temperature_, bend_ and shift_, (K,): what was chosen.
+        path_: {"lambda", "brier", "accuracy"}: the leave-one-out results of every candidate.
+    """
+
+    def __init__(
+        self,
+        lambdas: Sequence[float] | None = None,
+        *,
+        criterion: str = "brier",
+        fit_intercept: bool = True,
+        scale_features: bool = True,
+        class_weight: dict[Any, float] | str | None = None,
+        calibration: str = "full",
+        device: str | torch.device | None = None,
+        random_state: int = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.lambdas = lambdas
+        self.criterion = criterion
+        self.fit_intercept = fit_intercept
+        self.scale_features = scale_features
+        self.class_weight = class_weight
+        self.calibration = calibration
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RidgeProbe:
+        """Fit features X (n, d) and labels y (n,), or (n, S) for S label sets that share one decomposition.
+
+        X may be a numpy memmap: with n >= d it is read in slices, in three passes. With n < d the n x n matrix of products
+        is decomposed instead. Samples of weight 0 count for nothing; leaving a sample out removes it whatever its weight.
+        """
+        X = inputs.features(self, X, reset=True)
+        columns, many = inputs.labels(y, len(X))
+        if len(X) < 2:
+            raise ValueError(f"expected at least 2 samples, got n_samples = {len(X)}; leave-one-out needs one to be left")
+        self._begin(X, many, [np.unique(column) for column in columns.T])
+        self._engine.class_weight = self._class_weight(columns[:, 0])
+        if len(X) < X.shape[1]:
+            self._engine.solve_wide(next(self._blocks(X, columns, sample_weight, size=len(X))))
+            return self
+        for block in self._blocks(X, columns, sample_weight, "sums"):
+            self._engine.add(block)
+        self._engine.solve(lambda: self._blocks(X, columns, sample_weight, "leave-one-out"), len(X))
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> RidgeProbe:
+        """Add samples: the same W and b as one `fit` of all of them, at the same lambda.
+
+        The sums over samples are kept, d x d numbers, and up to 4096 samples drawn uniformly from the stream. The choice among
+        several lambdas and the probability map rest on the exact leave-one-out scores of those samples; as long as no more
+        came, that is what `fit` does. Solving waits until a prediction or a fitted attribute is asked for.
+
+        Arguments:
+            X, y, sample_weight: as in `fit`.
+            classes: classes to know from now on, beside those known; a list of them for several label sets. On the first
+                call the default is those of y; later, a label that is not known is an error unless it is named here.
+        """
+        self._check_stream()
+        first = not hasattr(self, "classes_")
+        X = inputs.features(self, X, reset=first)
+        columns, many = inputs.labels(y, len(X))
+        if first:
+            found = [np.unique(column) for column in columns.T]
+            self._begin(X, many, found if classes is None else self._as_sets(classes, len(found)))
+        elif classes is not None:
+            self._widen(self._as_sets(classes, len(self._classes)))
+        self._engine.class_weight = self._class_weight(None)
+        for block in self._blocks(X, columns, sample_weight, "sums"):
+            self._engine.add(block)
+        return self
+
+    def fit_chunks(self, chunks: Iterable[Any] | Callable[[], Iterable[Any]]) -> RidgeProbe:
+        """Fit data that come in chunks (X, y) or (X, y, sample_weight), and need not fit in memory together.
+
+        A list, anything else that can be iterated again, or a function that returns an iterator is read three times, and
+        the result is that of `fit`. A plain iterator can be read only once, and the result is that of `partial_fit` on every
+        chunk. The first chunk must hold two classes; further ones are added as they turn up.
+        """
+        again = chunks if callable(chunks) else functools.partial(iter, chunks)
+        self.__dict__.pop("classes_", None)
+        for X, y, *weight in inputs.watch(again(), None, "sums", verbose=self.verbose):
+            columns, _ = inputs.labels(y, len(X))
+            found = [np.unique(column) for column in columns.T]
+            self.partial_fit(X, y, found if columns.shape[1] > 1 else found[0], *weight)
+        if not hasattr(self, "classes_"):
+            raise ValueError("expected chunks (X, y), got none; an iterator that was used up cannot be read again")
+        if callable(chunks) or again() is not chunks:
+            count = self._engine.count
+            self._engine.solve(
+                lambda: inputs.watch(self._rechunk(again()), count, "leave-one-out", verbose=self.verbose), count
+            )
+        return self
+
+    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> RidgeProbe:
+        """Take samples back: the same W and b as if they had never been fitted, at the same lambda.
+
+        They must have been fitted, with these labels and weights; that is checked only as far as the sums can tell.
+        """
+        self._require_fitted()
+        X = inputs.features(self, X, reset=False)
+        self._engine.forget(list(self._blocks(X, inputs.labels(y, len(X))[0], sample_weight)))
+        return self
+
+    def decision_function(self, X: Any) -> Any:
+        """The scores X coef_' + intercept_ + shift_ (n, K), zero-sum; for two classes those of the second, (n,)."""
+        return self._answer([f[:, 1] if f.shape[1] == 2 else f for f in self._shifted(self._scores(X))], X)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Class probabilities (n, K), calibrated on the leave-one-out scores, with class weights undone."""
+        scores = self._scores(X)
+        return self._answer([s.curve.probabilities(f) for s, f in zip(self._engine.solution(), scores, strict=True)], X)
+
+    def predict(self, X: Any) -> Any:
+        """The class of the largest score, (n,), or (n, S)."""
+        positions = [scores.argmax(1).cpu().numpy() for scores in self._shifted(self._scores(X))]
+        names = [classes[position] for classes, position in zip(self._classes, positions, strict=True)]
+        answer = np.stack(names, 1) if self._many else names[0]
+        return torch.from_numpy(answer).to(X.device) if isinstance(X, Tensor) and answer.dtype.kind in "biuf" else answer
+
+    def leave_one_out(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """The scores (m, K) that the fit without sample i gives to it, for samples fitted with these labels and weights."""
+        self._require_fitted()
+        checked = inputs.features(self, X, reset=False)
+        parts = [self._engine.leave_one_out(b) for b in self._blocks(checked, inputs.labels(y, len(checked))[0], sample_weight)]
+        return self._answer(self._shifted([torch.cat(column) for column in zip(*parts, strict=True)]), X)
+
+    @property
+    def coef_(self) -> Any:
+        """The coefficients (K, d) of features as they come."""
+        return self._fitted(lambda s: (s.coefficients.T / self._engine.scale).cpu().numpy())
+
+    @property
+    def intercept_(self) -> Any:
+        """The intercepts (K,)."""
+        return self._fitted(lambda s: s.intercept.cpu().numpy())
+
+    @property
+    def lambda_(self) -> Any:
+        """The lambda chosen."""
+        return self._fitted(lambda s: s.lam)
+
+    @property
+    def temperature_(self) -> Any:
+        """The temperature t of the probabilities."""
+        return self._fitted(lambda s: len(s.intercept) / s.curve.slope)
+
+    @property
+    def bend_(self) -> Any:
+        """The bend c of the probabilities."""
+        return self._fitted(lambda s: s.curve.bend / s.curve.slope)
+
+    @property
+    def shift_(self) -> Any:
+        """What is added to the scores, (K,)."""
+        return self._fitted(lambda s: (len(s.intercept) * s.curve.shift).cpu().numpy())
+
+    @property
+    def path_(self) -> Any:
+        """Leave-one-out Brier score and accuracy of every candidate lambda."""
+        return self._fitted(lambda s: {"lambda": s.lambdas, "brier": s.brier, "accuracy": s.accuracy})
+
+    def _begin(self, X: Any, many: bool, classes: list[Array]) -> None:
+        """A new model: its classes, its device, and no samples."""
+        if self.criterion not in CRITERIA:
+            raise ValueError(f"Unknown criterion {self.criterion!r}. Available: {', '.join(CRITERIA)}")
+        if self.calibration not in CALIBRATIONS:
+            raise ValueError(f"Unknown calibration {self.calibration!r}. Available: {', '.join(CALIBRATIONS)}")
+        if self.lambdas is not None and not len(self.lambdas):
+            raise ValueError("expected one lambda or more, got none")
+        self._device, self._many = inputs.device(self.device, X), many
+        full = self.calibration == "full"
+        options = Options(self.lambdas, self.criterion, self.fit_intercept, self.scale_features, full, self.random_state)
+        self._set_classes(classes)
+        self._engine = Engine([len(c) for c in classes], options)
+
+    def _set_classes(self, classes: list[Array]) -> None:
+        for found in classes:
+            if len(found) < 2:
+                raise ValueError(
+                    f"expected two classes or more, got one class: {found.tolist()}; "
+                    "name all of them by partial_fit(X, y, classes=...) if the others are still to come"
+                )
+        self._classes = classes
+        self.classes_ = classes if self._many else classes[0]
+
+    def _widen(self, named: list[Array]) -> None:
+        old = self._classes
+        self._set_classes([np.union1d(known, new) for known, new in zip(old, named, strict=True)])
+        for i, (known, now) in enumerate(zip(old, self._classes, strict=True)):
+            if len(now) > len(known):
+                self._engine.widen(i, np.searchsorted(now, known).tolist(), len(now))
+
+    def _as_sets(self, classes: Any, sets: int) -> list[Array]:
+        listed = [np.unique(np.asarray(c)) for c in classes] if sets > 1 else [np.unique(np.asarray(classes))]
+        if len(listed) != sets:
+            raise ValueError(f"expected classes for {sets} label sets, a list of that many, got {len(listed)}")
+        return listed
+
+    def _class_weight(self, labels: Array | None) -> Tensor | None:
+        if self.class_weight is None:
+            return None
+        if len(self._classes) > 1:
+            raise ValueError("expected class_weight=None for several label sets, which share their weights; use sample_weight")
+        classes = self._classes[0]
+        weight = compute_class_weight(self.class_weight, classes=classes, y=classes if labels is None else labels)
+        if not (weight > 0).all():
+            raise ValueError(f"expected class weights > 0, got {weight.min()}; drop the samples of that class instead")
+        return torch.from_numpy(weight).double().to(self._device)
+
+    def _check_stream(self) -> None:
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "expected class_weight None or {class: weight} for samples that come in parts, got 'balanced', which needs all "
+                "of them at once; give the weights n / (K n_k) yourself"
+            )
+
+    def _blocks(self, X: Any, columns: Array, weight: Any, what: str = "", size: int | None = None) -> Iterator[Block]:
+        """Slices of the samples on the device: features in float64, positions of the labels, weights."""
+        if columns.shape[1] != len(self._classes):
+            raise ValueError(f"expected {len(self._classes)} label sets, got {columns.shape[1]} columns of y")
+        positions = [inputs.indices(known, column) for known, column in zip(self._classes, columns.T, strict=True)]
+        labels = torch.from_numpy(np.stack(positions, 1)).to(self._device)
+        weight = inputs.weights(weight, X, self._device)
+        size = inputs.rows(X.shape[1], self._device) if size is None else size
+
+        def slices() -> Iterator[Block]:
+            for i in range(0, len(X), size):
+                part = slice(i, i + size)
+                yield inputs.tensor(X[part], self._device), labels[part], None if weight is None else weight[part]
+
+        return inputs.watch(slices(), len(X), what, verbose=self.verbose and bool(what))
+
+    def _rechunk(self, chunks: Iterable[Any]) -> Iterator[Block]:
+        for X, y, *weight in chunks:
+            checked = inputs.features(self, X, reset=False)
+            yield from self._blocks(checked, inputs.labels(y, len(checked))[0], weight[0] if weight else None)
+
+    def _scores(self, X: Any) -> list[Tensor]:
+        self._require_fitted()
+        X = inputs.features(self, X, reset=False)
+        size = inputs.rows(X.shape[1], self._device)
+        parts = [self._engine.scores(inputs.tensor(X[i : i + size], self._device)) for i in range(0, len(X), size)]
+        return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+    def _shifted(self, scores: list[Tensor]) -> list[Tensor]:
+        return [f + f.shape[1] * s.curve.shift for f, s in zip(scores, self._engine.solution(), strict=True)]
+
+    def _answer(self, tensors: list[Tensor], X: Any) -> Any:
+        """In kind: tensors for a tensor, arrays for anything else; a list of them for several label sets."""
+        answers = [t.to(X.device) if isinstance(X, Tensor) else t.cpu().numpy() for t in tensors]
+        return answers if self._many else answers[0]
+
+    def _fitted(self, read: Callable[[Any], Any]) -> Any:
+        self._require_fitted()
+        answers = [read(chosen) for chosen in self._engine.solution()]
+        return answers if self._many else answers[0]
+
+    def _require_fitted(self) -> None:
+        if not hasattr(self, "classes_"):
+            raise NotFittedError("this RidgeProbe is not fitted yet; call fit, partial_fit or fit_chunks first")

@@ -1,0 +1,446 @@
+"""RidgeProbe: exact leave-one-out, exact streaming, exact forgetting; classes, weights, label sets; both array worlds."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+from squareloss import _moments
+from squareloss._selection import fit_curve
+from squareloss.calibrators import Temperature
+from squareloss.codings import Simplex
+from squareloss.probe import RandomFeatures, RidgeProbe
+
+TIGHT = {"rtol": 1e-8, "atol": 1e-8}
+
+
+def blobs(n=120, d=6, classes=3, seed=0, spread=2.0):
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((classes, d))
+    y = rng.integers(0, classes, n)
+    return centres[y] + spread * rng.standard_normal((n, d)) + 10, y
+
+
+def codes(y, classes):
+    return Simplex().encode(torch.as_tensor(y), classes).double().numpy()
+
+
+def same_model(a, b, **tolerance):
+    tolerance = tolerance or TIGHT
+    np.testing.assert_allclose(a.coef_, b.coef_, **tolerance)
+    np.testing.assert_allclose(a.intercept_, b.intercept_, **tolerance)
+
+
+def same_choice(a, b):
+    np.testing.assert_allclose(a.path_["brier"], b.path_["brier"], rtol=1e-7)
+    np.testing.assert_allclose([a.lambda_, a.temperature_, a.bend_], [b.lambda_, b.temperature_, b.bend_], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(a.shift_, b.shift_, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 5), (15, 30)])
+def test_scores_are_ridge_of_scikit_learn_on_the_codes(n, d):
+    x, y = blobs(n, d)
+    for lam in (0.01, 1.0, 50.0):
+        probe = RidgeProbe([lam], scale_features=False).fit(x, y)
+        reference = Ridge(alpha=lam, solver="svd").fit(x, codes(y, 3))
+        np.testing.assert_allclose(probe.decision_function(x) - probe.shift_, reference.predict(x), **TIGHT)
+        np.testing.assert_allclose(probe.coef_, reference.coef_, **TIGHT)
+        np.testing.assert_allclose(probe.coef_.sum(0), 0, atol=1e-10)
+        scaled = RidgeProbe([lam], calibration="temperature").fit(x, y)
+        assert not scaled.shift_.any()
+        reference = Ridge(alpha=lam, solver="svd").fit(x / x.std(0), codes(y, 3))
+        np.testing.assert_allclose(scaled.decision_function(x), reference.predict(x / x.std(0)), **TIGHT)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"fit_intercept": False}, {"class_weight": {0: 3.0, 2: 0.5}}, {"class_weight": "balanced"}]
+)
+@pytest.mark.parametrize(("n", "d"), [(40, 5), (20, 30)])
+def test_leave_one_out_is_n_refits(n, d, options):
+    """Every sample, with sample weights; the scale of the features and the class weights are those of all samples."""
+    x, y = blobs(n, d)
+    rng = np.random.default_rng(3)
+    s = rng.uniform(0.3, 2, n)
+    probe = RidgeProbe([0.1, 2.0], **options).fit(x, y, s)
+    mean = (probe_weights(probe, y, s) @ x) / probe_weights(probe, y, s).sum()
+    scale = np.sqrt(probe_weights(probe, y, s) @ (x - mean) ** 2 / probe_weights(probe, y, s).sum())
+    refits = {}
+    for lam in (0.1, 2.0):
+        refits[lam] = np.zeros((n, 3))
+        for i in range(n):
+            rest = np.arange(n) != i
+            ridge = Ridge(alpha=lam, fit_intercept=options.get("fit_intercept", True), solver="svd")
+            ridge.fit(x[rest] / scale, codes(y[rest], 3), probe_weights(probe, y, s)[rest])
+            refits[lam][i] = ridge.predict(x[i : i + 1] / scale)[0]
+    np.testing.assert_allclose(probe.leave_one_out(x, y, s) - probe.shift_, refits[probe.lambda_], **TIGHT)
+    w = probe_weights(probe, y, s)
+    for i, lam in enumerate(probe.path_["lambda"]):
+        errors = ((refits[lam] - codes(y, 3)) ** 2).sum(1) / 9
+        assert probe.path_["brier"][i] == pytest.approx(w @ errors / w.sum(), rel=1e-8)
+        assert probe.path_["accuracy"][i] == pytest.approx(w @ (refits[lam].argmax(1) == y) / w.sum())
+
+
+def probe_weights(probe, y, s):
+    if probe.class_weight == "balanced":
+        return s * len(y) / (3 * np.bincount(y))[y]
+    return s if probe.class_weight is None else s * np.array([probe.class_weight.get(k, 1.0) for k in range(3)])[y]
+
+
+def test_brier_is_the_squared_error_of_eta():
+    x, y = blobs()
+    probe = RidgeProbe([1.0]).fit(x, y)
+    eta = Simplex().eta(torch.from_numpy(probe.leave_one_out(x, y) - probe.shift_)).numpy()
+    assert probe.path_["brier"][0] == pytest.approx(((eta - np.eye(3)[y]) ** 2).sum(1).mean())
+
+
+@pytest.mark.parametrize("criterion", ["brier", "accuracy"])
+def test_lambda_has_the_best_leave_one_out_result(criterion):
+    x, y = blobs(60, 30, spread=3.0)
+    probe = RidgeProbe(criterion=criterion).fit(x, y)
+    results = np.array(probe.path_[criterion])
+    best = results.argmin() if criterion == "brier" else results.argmax()
+    assert probe.lambda_ == probe.path_["lambda"][best]
+    assert len(results) == 28
+    assert 0 < best < 27  # the default path has the answer inside
+
+
+def test_streaming_is_one_fit():
+    x, y = blobs(200, 8, 4)
+    s = np.random.default_rng(1).uniform(0.1, 2, 200)
+    whole = RidgeProbe(class_weight={0: 2.0}).fit(x, y, s)
+    stream = RidgeProbe(class_weight={0: 2.0})
+    for part in np.split(np.arange(200), [1, 5, 60, 61, 140]):
+        stream.partial_fit(x[part], y[part], classes=np.arange(4), sample_weight=s[part])
+    same_model(stream, whole)
+    same_choice(stream, whole)  # fewer samples than are kept: the same lambda and probabilities too
+    np.testing.assert_allclose(stream.predict_proba(x), whole.predict_proba(x), atol=1e-6)
+
+
+def test_streaming_of_features_far_from_the_origin():
+    x, y = blobs(300, 5)
+    x += 1e5
+    stream = RidgeProbe([0.5])
+    for part in np.split(np.arange(300), 10):
+        stream.partial_fit(x[part], y[part])
+    whole = RidgeProbe([0.5]).fit(x, y)
+    np.testing.assert_allclose(stream.decision_function(x) - stream.shift_, whole.decision_function(x) - whole.shift_, **TIGHT)
+
+
+def test_fit_goes_on_with_partial_fit():
+    x, y = blobs(100, 30)
+    for first in (20, 60):  # fewer and more samples than features
+        probe = RidgeProbe([1.0]).fit(x[:first], y[:first]).partial_fit(x[first:], y[first:])
+        same_model(probe, RidgeProbe([1.0]).fit(x, y))
+
+
+def test_more_samples_than_are_kept(monkeypatch):
+    monkeypatch.setattr(_moments, "RESERVOIR", 150)
+    x, y = blobs(3000, 5)
+    stream = RidgeProbe()
+    for part in np.split(np.arange(3000), 7 * [0] + [100, 120, 1000]):
+        if len(part):
+            stream.partial_fit(x[part], y[part])
+    assert len(stream._engine.reservoir) == 150
+    kept = {row.tobytes() for row in stream._engine.reservoir.x.numpy()}
+    places = np.array([i for i, row in enumerate(x) if row.tobytes() in kept])
+    assert len(places) == 150
+    assert 3000 * 0.4 < places.mean() < 3000 * 0.6  # from the whole stream
+    whole = RidgeProbe([stream.lambda_]).fit(x, y)
+    same_model(stream, whole)
+    # leave-one-out of the kept samples is exact: it is that of the whole fit
+    loo = whole.leave_one_out(x[places], y[places]) - whole.shift_
+    errors = ((loo - codes(y[places], 3)) ** 2).sum(1).mean() / 9
+    assert min(stream.path_["brier"]) == pytest.approx(errors, rel=1e-8)
+
+
+def test_forgetting_is_never_having_seen():
+    x, y = blobs(150, 6, 4)
+    s = np.random.default_rng(1).uniform(0.1, 2, 150)
+    gone, stay = np.arange(150) % 5 == 0, np.arange(150) % 5 != 0
+    probe = RidgeProbe(class_weight={1: 2.0}).fit(x, y, s).forget(x[gone], y[gone], s[gone])
+    never = RidgeProbe(class_weight={1: 2.0}).fit(x[stay], y[stay], s[stay])
+    same_model(probe, never)
+    same_choice(probe, never)
+    back = probe.partial_fit(x[gone], y[gone], sample_weight=s[gone])
+    same_model(back, RidgeProbe(class_weight={1: 2.0}).fit(x, y, s))
+
+
+def test_forgetting_one_sample_of_a_wide_fit():
+    x, y = blobs(20, 30)
+    same_model(RidgeProbe([1.0]).fit(x, y).forget(x[3:4], y[3:4]), RidgeProbe([1.0]).fit(np.delete(x, 3, 0), np.delete(y, 3)))
+
+
+def test_new_classes():
+    x, y = blobs(200, 6, 5)
+    names = np.array(["dog", "cat", "newt", "ant", "owl"])[y]  # sorted: ant cat dog newt owl
+    early = np.isin(names, ["dog", "owl"])
+    probe = RidgeProbe([1.0]).partial_fit(x[early], names[early])
+    assert probe.classes_.tolist() == ["dog", "owl"]
+    with pytest.raises(ValueError, match=r"got 'cat'; to add classes call partial_fit\(X, y, classes=\.\.\.\)"):
+        probe.partial_fit(x[names == "cat"], names[names == "cat"])
+    same_model(probe, RidgeProbe([1.0]).fit(x[early], names[early]))  # the error changed nothing
+    probe.partial_fit(x[~early], names[~early], classes=["cat", "newt", "ant"])
+    whole = RidgeProbe([1.0]).fit(x, names)
+    assert probe.classes_.tolist() == whole.classes_.tolist() == ["ant", "cat", "dog", "newt", "owl"]
+    same_model(probe, whole)
+    same_choice(probe, whole)
+    assert (probe.predict(x) == whole.predict(x)).all()
+
+
+def test_a_class_without_samples_yet():
+    x, y = blobs(100, 4, 2)
+    probe = RidgeProbe([1.0]).partial_fit(x, y, classes=[0, 1, 2])
+    p = probe.predict_proba(x)
+    assert p.shape == (100, 3)
+    assert p[:, 2].max() < p[:, :2].max(1).min()
+
+
+def test_label_sets_share_one_fit():
+    x, y = blobs(150, 6, 4)
+    sets = np.stack([y, y % 2, (y + 1) % 3], 1)
+    probe = RidgeProbe().fit(x, sets)
+    stream = RidgeProbe().partial_fit(x[:70], sets[:70]).partial_fit(x[70:], sets[70:])
+    assert probe.predict(x).shape == (150, 3)
+    for i in range(3):
+        alone = RidgeProbe().fit(x, sets[:, i])
+        for other in (probe, stream):
+            assert other.lambda_[i] == pytest.approx(alone.lambda_)
+            np.testing.assert_allclose(other.coef_[i], alone.coef_, **TIGHT)
+            np.testing.assert_allclose(other.predict_proba(x)[i], alone.predict_proba(x), atol=1e-6)
+            np.testing.assert_allclose(other.decision_function(x)[i], alone.decision_function(x), atol=1e-6)
+            np.testing.assert_allclose(other.leave_one_out(x, sets)[i], alone.leave_one_out(x, sets[:, i]), atol=1e-6)
+        assert (probe.predict(x)[:, i] == alone.predict(x)).all()
+
+
+def test_chunks_and_memmaps_are_one_fit(tmp_path):
+    x, y = blobs(5000, 12, 3)
+    x = x.astype(np.float32)
+    path = np.memmap(tmp_path / "x", dtype=np.float32, mode="w+", shape=x.shape)
+    path[:] = x
+    path.flush()
+    disk = np.memmap(tmp_path / "x", dtype=np.float32, mode="r", shape=x.shape)
+    whole = RidgeProbe().fit(x, y)
+    chunks = [(disk[i : i + 700], y[i : i + 700]) for i in range(0, 5000, 700)]
+    for probe in (RidgeProbe().fit(disk, y), RidgeProbe().fit_chunks(chunks), RidgeProbe().fit_chunks(lambda: iter(chunks))):
+        same_model(probe, whole)
+        same_choice(probe, whole)
+    once = RidgeProbe([whole.lambda_]).fit_chunks(iter(chunks))  # read once: the same sums, judged by the samples kept
+    same_model(once, whole)
+    assert once.temperature_ == pytest.approx(whole.temperature_, rel=0.1)
+    with pytest.raises(ValueError, match="expected chunks"):
+        RidgeProbe().fit_chunks(iter([]))
+
+
+def test_chunks_with_weights_and_late_classes():
+    x, y = blobs(300, 5, 3)
+    order = np.argsort(y == 2, kind="stable")
+    x, y, s = x[order], y[order], np.linspace(0.5, 2, 300)
+    chunks = [(x[i : i + 50], y[i : i + 50], s[i : i + 50]) for i in range(0, 300, 50)]
+    same_model(RidgeProbe([1.0]).fit_chunks(chunks), RidgeProbe([1.0]).fit(x, y, s))
+
+
+def test_weight_zero_is_absence_and_equal_weights_scale_lambda():
+    x, y = blobs(80, 5)
+    s = (np.arange(80) % 4 != 0).astype(float)
+    same_model(RidgeProbe([1.0]).fit(x, y, s), RidgeProbe([1.0]).fit(x[s > 0], y[s > 0]))
+    same_model(RidgeProbe([3.0]).fit(x, y, np.full(80, 3.0)), RidgeProbe([1.0]).fit(x, y))
+    twice = np.concatenate([np.arange(80), np.arange(40)])
+    same_model(RidgeProbe([1.0]).fit(x[twice], y[twice]), RidgeProbe([1.0]).fit(x, y, np.where(np.arange(80) < 40, 2.0, 1.0)))
+
+
+def test_class_weights_move_the_decision_and_not_the_probabilities():
+    rng = np.random.default_rng(0)
+    y = (rng.uniform(size=6000) < 0.1).astype(int)
+    x = rng.standard_normal((6000, 3)) + 1.5 * y[:, None] * np.array([1, 0, 0])
+    plain, balanced = RidgeProbe().fit(x, y), RidgeProbe(class_weight="balanced").fit(x, y)
+    assert np.mean(balanced.predict(x)[y == 1] == 1) > np.mean(plain.predict(x)[y == 1] == 1) + 0.3
+    for probe in (plain, balanced):
+        assert probe.predict_proba(x)[:, 1].mean() == pytest.approx(y.mean(), abs=0.01)
+    true = 1 / (1 + 9 * np.exp(1.5**2 / 2 - 1.5 * x[:, 0]))
+    assert np.abs(balanced.predict_proba(x)[:, 1] - true).mean() < 0.02
+
+
+@pytest.mark.parametrize("calibration", ["full", "temperature"])
+def test_probabilities_are_calibrated(calibration):
+    x, y = blobs(6000, 8, 4, spread=1.0)
+    probe = RidgeProbe(calibration=calibration).fit(x[:3000], y[:3000])
+    p = probe.predict_proba(x[3000:])
+    np.testing.assert_allclose(p.sum(1), 1)
+    assert (p.argmax(1) == probe.predict(x[3000:])).all()
+    assert abs(p.max(1).mean() - (p.argmax(1) == y[3000:]).mean()) < 0.02
+
+
+def drawn(logits, seed=0):
+    return torch.multinomial(logits.softmax(1), 1, generator=torch.Generator().manual_seed(seed))[:, 0]
+
+
+def test_the_probability_map_finds_what_made_the_labels():
+    n, ones = 40_000, torch.ones(40_000, dtype=torch.float64)
+    u = 0.4 * torch.randn(n, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    frequency = torch.tensor([0.55, 0.25, 0.15, 0.05], dtype=torch.float64)
+    v = u + 0.2 * (frequency.log() - frequency.log().mean())
+    curve = fit_curve(4 * u, drawn(6 * v - 2 * v**2), ones, frequency)
+    assert curve.slope == pytest.approx(6, rel=0.03)
+    assert curve.bend == pytest.approx(2, rel=0.1)
+    torch.testing.assert_close(curve.shift, v[0] - u[0], rtol=0.05, atol=0.02)
+    # a temperature alone is that of the calibrator, but for one sample's worth of doubt
+    labels = drawn(2.5 * u)
+    plain = fit_curve(u, labels, ones, None)
+    assert 4 / plain.slope == pytest.approx(Temperature().fit(u, labels).temperature_, rel=0.01)
+    assert plain.bend == 0
+    assert not plain.shift.any()
+
+
+def test_weights_count_in_the_probability_map():
+    u = torch.randn(2000, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    labels, frequency = drawn(3 * u), torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    twice = torch.cat([torch.arange(2000), torch.arange(500)])
+    double = torch.where(torch.arange(2000) < 500, 2.0, 1.0).double()
+    repeated = fit_curve(u[twice], labels[twice], torch.ones(2500, dtype=torch.float64), frequency)
+    weighted = fit_curve(u, labels, double, frequency)
+    assert weighted.slope == pytest.approx(repeated.slope, rel=5e-3)
+    unweighted = fit_curve(u, labels, torch.ones_like(double), frequency)
+    assert abs(weighted.slope - repeated.slope) < 0.2 * abs(unweighted.slope - repeated.slope)
+
+
+def test_probabilities_keep_the_order_of_the_scores_everywhere():
+    generator = torch.Generator().manual_seed(0)
+    scores = 3 * torch.randn(2000, 3, generator=generator, dtype=torch.float64)
+    ones, frequency = torch.ones(2000, dtype=torch.float64), torch.full((3,), 1 / 3, dtype=torch.float64)
+    ladder = torch.linspace(-30, 30, 301, dtype=torch.float64)
+    for labels in (
+        scores.argmax(1),
+        torch.randint(3, (2000,), generator=generator),
+        scores.abs().argmin(1),
+        scores.abs().argmax(1),
+    ):
+        curve = fit_curve(scores, labels, ones, frequency)
+        p = curve.probabilities(torch.stack([ladder, torch.zeros_like(ladder), torch.full_like(ladder, -40)], 1))
+        log_odds = (p[:, 0].log() - p[:, 1].log())[(p[:, :2] > 1e-300).all(1)]
+        assert (log_odds.diff() > 0).all()
+
+
+def test_tensors_in_tensors_out():
+    x, y = blobs(100, 6)
+    arrays, tensors = RidgeProbe().fit(x, y), RidgeProbe().fit(torch.from_numpy(x), torch.from_numpy(y))
+    inputs = torch.from_numpy(x)
+    for name in ("predict", "predict_proba", "decision_function"):
+        answer = getattr(tensors, name)(inputs)
+        assert isinstance(answer, torch.Tensor)
+        np.testing.assert_allclose(answer.numpy(), getattr(arrays, name)(x), atol=1e-10)
+    assert isinstance(tensors.predict(x), np.ndarray)
+    half = RidgeProbe([1.0]).fit(inputs.bfloat16(), torch.from_numpy(y))
+    same_model(half, RidgeProbe([1.0]).fit(inputs.bfloat16().double(), y))
+
+
+def test_pickle_and_two_classes():
+    x, y = blobs(80, 5, 2)
+    probe = pickle.loads(pickle.dumps(RidgeProbe().partial_fit(x, y)))
+    assert probe.decision_function(x).shape == (80,)
+    assert ((probe.decision_function(x) > 0) == probe.predict(x)).all()
+    assert probe.predict_proba(x).shape == (80, 2)
+    same_model(pickle.loads(pickle.dumps(probe)), RidgeProbe().fit(x, y))
+
+
+def test_bad_input_is_refused():
+    x, y = blobs(30, 4)
+    nan = np.where(x == x.max(), np.nan, x)
+    with pytest.raises(NotFittedError, match="not fitted"):
+        RidgeProbe().predict(x)
+    with pytest.raises(NotFittedError):
+        print(RidgeProbe().coef_)
+    with pytest.raises(ValueError, match="singular features .* got lambda = 0"):
+        RidgeProbe([0.0, 1.0]).fit(np.hstack([x, x]), y)
+    with pytest.raises(ValueError, match="singular features"):
+        RidgeProbe([0.0]).partial_fit(np.hstack([x, x]), y).predict(np.hstack([x, x]))
+    with pytest.raises(ValueError, match="at least 2 samples, got n_samples = 1"):
+        RidgeProbe().fit(x[:1], y[:1])
+    with pytest.raises(ValueError, match="at least 2 samples"):
+        RidgeProbe().partial_fit(x[:1], y[:1], classes=[0, 1, 2]).predict(x)
+    with pytest.raises(ValueError, match="two classes or more, got one class: \\[0\\]"):
+        RidgeProbe().fit(x, np.zeros(30, int))
+    for bad in (nan, torch.from_numpy(nan)):
+        with pytest.raises(ValueError, match="NaN"):
+            RidgeProbe().fit(bad, y)
+        with pytest.raises(ValueError, match="NaN"):
+            RidgeProbe().fit(x, y).predict(bad)
+    with pytest.raises(ValueError, match="3 features, but RidgeProbe is expecting 4"):
+        RidgeProbe().fit(x, y).predict(torch.from_numpy(x[:, :3]))
+    with pytest.raises(ValueError, match=r"Unknown criterion 'auc'. Available: brier, accuracy"):
+        RidgeProbe(criterion="auc").fit(x, y)
+    with pytest.raises(ValueError, match="lambda >= 0"):
+        RidgeProbe([-1.0]).fit(x, y)
+    with pytest.raises(ValueError, match="one lambda or more"):
+        RidgeProbe([]).fit(x, y)
+    with pytest.raises(ValueError, match="'balanced', which needs all"):
+        RidgeProbe(class_weight="balanced").partial_fit(x, y)
+    with pytest.raises(ValueError, match="several label sets"):
+        RidgeProbe(class_weight={0: 2.0}).fit(x, np.stack([y, y], 1))
+    with pytest.raises(ValueError, match="class weights > 0"):
+        RidgeProbe(class_weight={0: 0.0}).fit(x, y)
+    with pytest.raises(ValueError, match="2 label sets"):
+        RidgeProbe().fit(x, np.stack([y, y], 1)).partial_fit(x, y)
+    with pytest.raises(ValueError, match="shape \\(30,\\)"):
+        RidgeProbe().fit(x, y[:-1])
+
+
+def test_forgetting_what_was_not_there():
+    x, y = blobs(30, 4)
+    probe = RidgeProbe([1.0]).fit(x, y)
+    whole = RidgeProbe([1.0]).fit(x, y)
+    with pytest.raises(ValueError, match="Nothing was forgotten"):
+        probe.forget(x, y)
+    with pytest.raises(ValueError, match="Nothing was forgotten"):
+        probe.forget(x[:20], np.zeros(20, int))
+    same_model(probe, whole)
+    with pytest.raises(ValueError, match="got 7"):
+        probe.forget(x[:1], [7])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_accepts_it():
+    reason = "leaving out a sample of weight 2 removes both copies, so lambda may differ, as with sklearn's RidgeCV"
+    check_estimator(RidgeProbe(), expected_failed_checks={"check_sample_weight_equivalence_on_dense_data": reason})
+    check_estimator(RandomFeatures(20))
+
+
+def test_random_features_tend_to_the_arc_cosine_kernel():
+    """With no bias, E 2 relu(w.x) relu(w.z) = |x||z| (sin t + (pi - t) cos t) / (pi d), t the angle (Cho and Saul 2009)."""
+    x = np.random.default_rng(0).standard_normal((6, 5))
+    features = RandomFeatures(200_000, bias=0.0, keep=False).fit(x)
+    phi = features.transform(x)
+    z = (x - x.mean(0)) / (x - x.mean(0)).std()
+    norms = np.linalg.norm(z, axis=1)
+    angle = np.arccos((z @ z.T / np.outer(norms, norms)).clip(-1, 1))
+    kernel = np.outer(norms, norms) * (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (np.pi * 5)
+    np.testing.assert_allclose(phi @ phi.T, kernel, atol=0.03)
+
+
+def test_random_features_of_tensors_and_dtypes():
+    x = np.random.default_rng(0).standard_normal((6, 5))
+    features = RandomFeatures(7).fit(x)
+    assert features.transform(x).shape == (6, 12)
+    assert features.transform(x.astype(np.float32)).dtype == np.float32
+    np.testing.assert_allclose(features.transform(torch.from_numpy(x)).numpy(), features.transform(x))
+    np.testing.assert_allclose(RandomFeatures(7).fit(torch.from_numpy(x)).transform(x), features.transform(x))
+    assert (RandomFeatures(7, random_state=1).fit_transform(x) != features.transform(x))[:, 5:].any()
+    with pytest.raises(NotFittedError):
+        RandomFeatures(3).transform(x)
+    with pytest.raises(ValueError, match="width >= 1"):
+        RandomFeatures(0).fit(x)
+
+
+def test_digits():
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    x, y = x[order], y[order]
+    model = make_pipeline(RandomFeatures(300), RidgeProbe()).fit(x[:1200], y[:1200])
+    assert model.score(x[1200:], y[1200:]) > 0.96
+    p = model.predict_proba(x[1200:])
+    assert abs(p.max(1).mean() - model.score(x[1200:], y[1200:])) < 0.03

@@ -1,0 +1,152 @@
+"""Closed-form ridge against scikit-learn's, against refits without one sample, and against itself in the other form."""
+
+import pytest
+import torch
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.linear_model import Ridge
+
+from squareloss.codings import Simplex
+from squareloss.ridge import FeaturePath, KernelPath
+
+LAMBDAS = [1e-3, 0.1, 3.0, 200.0]
+
+
+def data(n: int, d: int, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, d, generator=generator, dtype=torch.float64) * torch.linspace(0.3, 3, d) + 5
+    labels = torch.randint(classes, (n,), generator=generator)
+    weight = torch.rand(n, generator=generator, dtype=torch.float64) + 0.2
+    return x, Simplex().encode(labels, classes).double(), weight
+
+
+def rbf(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(-torch.cdist(x, x).square() / x.shape[1])
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-8) -> None:
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 7), (25, 40), (30, 30)])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_every_lambda_is_ridge_of_scikit_learn_on_the_codes(n, d, weighted, intercept):
+    x, y, weight = data(n, d)
+    weight = weight if weighted else None
+    path = FeaturePath.from_data(x, y, weight, intercept=intercept)
+    for lam in LAMBDAS:
+        reference = Ridge(alpha=lam, fit_intercept=intercept, solver="svd").fit(x, y, sample_weight=weight)
+        coefficients, b = path.solve(lam)
+        close(coefficients, torch.from_numpy(reference.coef_.T))
+        close(b, torch.as_tensor(reference.intercept_).expand(4).double())
+
+
+@pytest.mark.parametrize(("n", "d"), [(40, 6), (20, 33)])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+def test_leave_one_out_is_n_refits(n, d, weighted, intercept):
+    x, y, weight = data(n, d, seed=1)
+    weight = weight if weighted else torch.ones(n, dtype=torch.float64)
+    path = FeaturePath.from_data(x, y, weight, intercept=intercept)
+    for lam in LAMBDAS:
+        refits = torch.zeros_like(y)
+        for i in range(n):
+            rest = torch.arange(n) != i
+            coefficients, b = FeaturePath.from_data(x[rest], y[rest], weight[rest], intercept=intercept).solve(lam)
+            refits[i] = x[i] @ coefficients + b
+        close(path.leave_one_out(x, y, lam, weight), refits)
+
+
+def test_the_two_shapes_of_the_problem_agree():
+    # as many zero features as make n < d: the same ridge by the n x n matrix
+    x, y, weight = data(30, 6)
+    tall = FeaturePath.from_data(x, y, weight)
+    wide = FeaturePath.from_data(torch.cat([x, torch.zeros(30, 40)], 1), y, weight)
+    for lam in LAMBDAS:
+        close(wide.solve(lam)[0][:6], tall.solve(lam)[0])
+        close(wide.solve(lam)[1], tall.solve(lam)[1])
+    assert [46 * lam for lam in wide.grid()] == pytest.approx([6 * lam for lam in tall.grid()])
+
+
+def test_from_sums_is_from_data():
+    x, y, weight = data(50, 8)
+    mean, mean_y = weight @ x / weight.sum(), weight @ y / weight.sum()
+    centred = (x - mean) * weight.unsqueeze(1)
+    path = FeaturePath.from_scatter(centred.T @ (x - mean), centred.T @ (y - mean_y), mean, mean_y, float(weight.sum()))
+    whole = FeaturePath.from_data(x, y, weight)
+    close(path.solve(0.7)[0], whole.solve(0.7)[0])
+    close(path.leave_one_out(x, y, 0.7, weight), whole.leave_one_out(x, y, 0.7, weight))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_kernel_path_is_kernel_ridge_of_scikit_learn(weighted):
+    x, y, weight = data(30, 5)
+    weight = weight if weighted else None
+    path = KernelPath.from_kernel(rbf(x), y, weight)
+    for lam in LAMBDAS:
+        reference = KernelRidge(alpha=lam, kernel="precomputed").fit(rbf(x).numpy(), y.numpy(), sample_weight=weight)
+        dual, intercept = path.solve(lam)
+        close(dual, torch.from_numpy(reference.dual_coef_))
+        assert not intercept.any()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(("n", "d"), [(30, 5), (12, 20)])
+def test_linear_kernel_is_ridge_on_features(n, d, weighted, intercept):
+    x, y, weight = data(n, d)
+    weight = weight if weighted else None
+    by_kernel = KernelPath.from_kernel(x @ x.T, y, weight, intercept=intercept)
+    by_features = FeaturePath.from_data(x, y, weight, intercept=intercept)
+    for lam in LAMBDAS:
+        dual, b = by_kernel.solve(lam)
+        close(x.T @ dual, by_features.solve(lam)[0], 1e-7)
+        close(b, by_features.solve(lam)[1], 1e-7)
+        close(by_kernel.leave_one_out(lam), by_features.leave_one_out(x, y, lam, weight), 1e-7)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("lam", [0.0, 1e-12, 1e-3, 1.0])
+def test_kernel_leave_one_out_is_n_refits(weighted, intercept, lam):
+    x, y, weight = data(20, 3, seed=2)
+    kernel, weight = rbf(x), weight if weighted else torch.ones(20, dtype=torch.float64)
+    refits = torch.zeros_like(y)
+    for i in range(20):
+        rest = torch.arange(20) != i
+        part = KernelPath.from_kernel(kernel[rest][:, rest], y[rest], weight[rest], intercept=intercept)
+        dual, b = part.solve(lam)
+        refits[i] = kernel[i, rest] @ dual + b
+    close(KernelPath.from_kernel(kernel, y, weight, intercept=intercept).leave_one_out(lam), refits, 1e-6)
+
+
+def test_singular_problems_at_lambda_zero_are_refused():
+    x, y, _ = data(30, 5)
+    with pytest.raises(ValueError, match="singular features \\(rank 5 of 6"):
+        FeaturePath.from_data(torch.cat([x, x[:, :1]], 1), y).solve(0.0)
+    with pytest.raises(ValueError, match="singular features"):
+        FeaturePath.from_data(*data(10, 12)[:2]).solve(0.0)
+    with pytest.raises(ValueError, match="singular kernel"):
+        KernelPath.from_kernel(x @ x.T, y).solve(0.0)
+    close(
+        FeaturePath.from_data(x, y).solve(0.0)[0],
+        torch.linalg.lstsq(x - x.mean(0), y - y.mean(0)).solution,
+    )
+
+
+def test_bad_input_is_refused():
+    x, y, weight = data(10, 3)
+    with pytest.raises(ValueError, match="finite x, got NaN"):
+        FeaturePath.from_data(x.where(x < x.max(), torch.nan), y)
+    with pytest.raises(ValueError, match="same n"):
+        FeaturePath.from_data(x, y[:-1])
+    with pytest.raises(ValueError, match="weights of shape"):
+        FeaturePath.from_data(x, y, weight[:-1])
+    with pytest.raises(ValueError, match="negative"):
+        FeaturePath.from_data(x, y, -weight)
+    with pytest.raises(ValueError, match="square kernel"):
+        KernelPath.from_kernel(x, y)
+    with pytest.raises(ValueError, match="positive weights"):
+        KernelPath.from_kernel(x @ x.T, y, 0 * weight)
+    with pytest.raises(ValueError, match="lambda >= 0, got -1"):
+        FeaturePath.from_data(x, y).solve(-1)
