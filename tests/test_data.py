@@ -16,9 +16,9 @@ from squareloss.lab.data.dataset import SplitPlan, encode_labels, moments, strat
 
 @settings(deadline=None, max_examples=60)
 @given(
-    counts=st.lists(st.integers(1, 60), min_size=2, max_size=6),
-    validation=st.floats(0, 0.4),
-    test=st.floats(0, 0.4),
+    counts=st.lists(st.integers(12, 60), min_size=2, max_size=6),
+    validation=st.floats(0, 0.3),
+    test=st.floats(0, 0.3),
     seed=st.integers(0, 5),
 )
 def test_every_part_holds_its_share_of_every_class(counts, validation, test, seed):
@@ -32,8 +32,22 @@ def test_every_part_holds_its_share_of_every_class(counts, validation, test, see
         found = [int((y[rows] == k).sum()) for rows in parts]
         assert abs(found[2] - m * tested / n) <= 1 + 1e-9
         assert abs(found[1] - (m - found[2]) * validated / (n - tested)) <= 1 + 1e-9
-    if validation + test <= 0.3 and n >= 10 * len(counts):  # room enough elsewhere: no class is emptied
-        assert len(y[parts[0]].unique()) == len(counts)
+
+
+def test_the_largest_remainder_is_rounded_up():
+    y = torch.tensor([0] * 10 + [1] * 16)
+    test = stratified_rows(y, 0, 6 / 26, 0)[2]
+    assert torch.bincount(y[test]).tolist() == [2, 4]  # of 2.31 and 3.69
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_small_classes_stay_in_training_where_they_can(seed):
+    y = torch.tensor([*range(20), *[20] * 100])  # twenty classes of one
+    train, validation, test = stratified_rows(y, 0.1, 0.2, seed)
+    assert y[train].unique().tolist() == list(range(21))
+    assert (len(validation), len(test)) == (12, 24)
+    singles = stratified_rows(torch.arange(10), 0.4, 0.4, seed)  # here they cannot, but the sizes still hold
+    assert [len(part) for part in singles] == [2, 4, 4]
 
 
 def test_splits_depend_on_the_seed_and_on_nothing_else():

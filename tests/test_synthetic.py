@@ -134,7 +134,8 @@ def test_points_on_the_sphere_have_their_density(dim, kappa):
 
 @pytest.mark.parametrize(("dim", "kappa"), CASES)
 def test_tsybakov_exponent(dim, kappa):
-    eta = synthetic.sphere(200_000, 5, _generator(4), dim=dim, kappa=kappa, dtype=torch.float64).eta
+    x, _, eta = synthetic.sphere(200_000, 5, _generator(4), dim=dim, kappa=kappa, dtype=torch.float64)
+    assert torch.equal(eta > 0.5, x[..., 0] ** 2 - 1 / dim > 0)
     distance = (2 * eta - 1).abs().flatten()
     assert distance.max() <= 0.9 + 1e-12
     t = torch.tensor([0.01, 0.02, 0.04], dtype=torch.float64)

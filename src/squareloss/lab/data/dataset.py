@@ -112,10 +112,12 @@ class SplitPlan:
 def stratified_rows(y: Tensor, validation: float, test: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Ascending row numbers of train, validation and test, which hold every class in proportion.
 
-    Test and validation have round(share * n) rows exactly, and of each class its share to within a sample. A class gives its
-    last sample away only if there is no other way, so that small classes stay in the training split.
+    Test and validation have round(share * n) rows exactly, and of each class its share to within a sample, unless a class
+    would leave the training split for it: its last sample is taken only if there are no others.
     """
     n, counts = y.shape[0], torch.bincount(y)
+    if not round(test * n) and not round(validation * n):
+        return torch.arange(n), torch.arange(0), torch.arange(0)
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(n, generator=generator)
     grouped = order[torch.argsort(y[order], stable=True)]  # class by class, each shuffled
@@ -133,10 +135,13 @@ def _quotas(counts: Tensor, total: int, generator: torch.Generator) -> Tensor:
     """How many of each class make up `total` samples: in proportion, by largest remainder, ties by lot."""
     exact = counts.double() * (total / max(int(counts.sum()), 1))
     quotas = exact.floor().long()
-    claim = exact - quotas - (quotas + 1 >= counts).double()  # a class's last sample is asked for last
     lot = torch.randperm(len(counts), generator=generator)
-    claimants = lot[torch.argsort(claim[lot], descending=True, stable=True)]
-    quotas[claimants[: total - int(quotas.sum())]] += 1
+    while (left := total - int(quotas.sum())) > 0:
+        able = quotas < counts - 1
+        able = able if able.any() else quotas < counts  # only then the last of a class
+        claim = torch.where(able, exact - quotas, -math.inf)
+        claimants = lot[torch.argsort(claim[lot], descending=True, stable=True)]
+        quotas[claimants[: min(left, int(able.sum()))]] += 1
     return quotas
 
 
@@ -176,10 +181,11 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _byte_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    # from the histogram: exact, whatever the number of threads, and twice as fast as summing in float64
+    # from the histogram: exact, whatever the number of threads
     values = torch.arange(256, dtype=torch.float64) / 255
     histogram = torch.zeros(x.shape[1], 256, dtype=torch.int64)
-    for piece in torch.split(x, 2000):
+    rows = max(1, 32768 // (x.shape[2] * x.shape[3]))  # pieces too small for torch to wake its threads, which costs more
+    for piece in torch.split(x, rows):
         for channel, counts in enumerate(histogram):
             counts += torch.bincount(piece[:, channel].flatten(), minlength=256)
     weights = histogram.double() / histogram[0].sum()  # (C, 256)
