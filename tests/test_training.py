@@ -10,12 +10,14 @@ import time
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
 from squareloss import CrossEntropy, Simplex, SquareLoss
 from squareloss.lab.training import captured, loop
 from squareloss.lab.training.adversarial import frozen_statistics, perturb, start_keys, uniform
 from squareloss.lab.training.batches import PAD, Batches
+from squareloss.lab.training.flat import FlatWeights
 from squareloss.lab.training.loop import Diverged, Run
 from squareloss.lab.training.recipes import RECIPES, Adversary, Recipe
 from squareloss.models import MLP, ResNet
@@ -224,21 +226,20 @@ def test_the_attack_stays_in_ball_and_box_and_hurts(loss):
     assert (net(moved).argmax(1) == y).double().mean() < (net(x).argmax(1) == y).double().mean() - 0.1
 
 
-def test_adversarial_training_helps_against_the_attack():
-    recipe = dataclasses.replace(SMALL, epochs=6, augment=False)
-    adversary = Adversary(steps=3, eps=0.06, step_size=0.03)
-    plain, hardened = run(recipe=recipe), run(recipe=dataclasses.replace(recipe, adversary=adversary))
-    loop.train(plain)
-    loop.train(hardened)
-    x, y = images()
-    x = x.float() / 255
-    keys, attack = start_keys(9, 0, torch.arange(100)), dataclasses.replace(adversary, steps=10)
-
-    def robust(one):
-        moved = perturb(one.network, one.loss.link, attack, x, y, keys)
-        return (one.network(moved).argmax(1) == y).double().mean()
-
-    assert robust(hardened) > robust(plain)
+@pytest.mark.parametrize("loss", [CrossEntropy(), SquareLoss()])
+def test_adversarial_training_helps_against_the_attack(loss):
+    digits = load_digits()
+    x, y = torch.tensor(digits.images * 15.9).to(torch.uint8).unsqueeze(1), torch.tensor(digits.target)
+    adversary = Adversary(steps=3, eps=0.1, step_size=0.05)
+    keys, attack = start_keys(9, 0, torch.arange(len(x))), dataclasses.replace(adversary, steps=10)
+    robust = []
+    for inside in (None, adversary):
+        recipe = dataclasses.replace(SMALL, epochs=12, batch_size=64, augment=False, adversary=inside)
+        one = Run(MLP(64, (64,), 10, generator=torch.Generator().manual_seed(0)), loss, recipe, 0, x, y)
+        loop.train(one)
+        moved = perturb(one.network, loss.link, attack, x.float() / 255, y, keys)
+        robust.append((one.network(moved).argmax(1) == y).double().mean().item())
+    assert robust[1] > robust[0] + 0.04
 
 
 def test_uniform_numbers_from_keys():
@@ -273,15 +274,40 @@ def test_the_captured_step_has_the_gradients_of_the_loop(precision, adversary):
 
     _, _, value = loop._objective(forward, other, batches, rows, loop.State())
     value.backward()
-    for p in one.network.parameters():
-        p.grad = torch.zeros_like(p)
-    mine, hits = captured.Gradients(one, batches, compiled=False)(rows, torch.zeros((), dtype=torch.int64))
+    step = captured.Step(one, batches, compiled=False)
+    mine, hits, gradients = step.gradients(rows, torch.zeros((), dtype=torch.int64))
     assert mine == pytest.approx(value.item(), rel=1e-6)
     assert 0 <= hits <= 16
-    for p, q in zip(one.network.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(p.grad, q.grad)
+    got = dict(zip(step.weights.leaves, gradients, strict=True))
+    for name, q in theirs.named_parameters():
+        torch.testing.assert_close(got[name].float(), q.grad)
     for a, b in zip(one.network.buffers(), theirs.buffers(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("option", [{}, {"nesterov": True}, {"momentum": 0.0}])
+def test_the_flat_update_is_sgd(precision, option):
+    recipe = dataclasses.replace(SMALL, precision=precision, **option)
+    net, theirs = (tiny().to(memory_format=torch.channels_last) for _ in range(2))
+    flat, optimiser = FlatWeights(net, recipe), loop.make_optimiser(theirs, recipe)
+    g = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        gradients = {
+            name: torch.randn(p.shape, generator=g).to(flat.leaves[name].dtype) for name, p in theirs.named_parameters()
+        }
+        for name, p in theirs.named_parameters():
+            p.grad = gradients[name].float()
+        optimiser.step()
+        flat.update([gradients[name] for name in flat.leaves], torch.tensor(recipe.lr))
+    for (name, p), q in zip(net.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+        torch.testing.assert_close(flat.leaves[name].detach(), p.detach().to(flat.leaves[name].dtype))
+    lows = {name for name, leaf in flat.leaves.items() if leaf.dtype == torch.bfloat16}
+    assert ("linear.weight" in lows) == ("conv1.weight" in lows) == (precision == "bfloat16")
+    assert "bn1.weight" not in lows
+    flat.release()
+    assert len({p.untyped_storage().data_ptr() for p in net.parameters()}) == len(list(net.parameters()))
 
 
 def test_side_by_side_on_a_cpu_is_one_after_the_other():

@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from squareloss.lab.training import loop
 from squareloss.lab.training.adversarial import perturb, start_keys
 from squareloss.lab.training.batches import Batches, Rows, cut
+from squareloss.lab.training.flat import FlatWeights, sgd
 from squareloss.lab.training.loop import Diverged, Epoch, Run
 
 WARM_UP = 3  # steps before capture, so that compilation and the choice of algorithms lie behind it
@@ -30,16 +32,16 @@ def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled:
     """Train several runs side by side, each network in place; a curve each, or the `Diverged` that ended it.
 
     The runs must share architecture, training data, batch size and number of epochs; losses, seeds and learning rates may
-    differ. On a CPU, and with mixup, they go through `loop.train` one after the other.
+    differ. On a CPU, with mixup or with another optimiser than SGD, they go through `loop.train` one after the other.
     """
     device = torch.device(device)
-    if device.type != "cuda" or any(run.recipe.mixup for run in runs):
+    if device.type != "cuda" or any(run.recipe.mixup or run.recipe.optimiser != "sgd" for run in runs):
         return [_one_by_one(run, device) for run in runs]
     _check_alike(runs)
     with loop.interruptible() as interrupted, _fast_convolutions():
         data = runs[0].batches(device)
         captured = [_Captured(run, device, data.reseeded(run.seed), compiled) for run in runs]
-        active = list(captured)
+        active = [one for one in captured if one.state.epoch < one.run.recipe.epochs]
         while active:
             for one in active:
                 one.begin_epoch()
@@ -49,7 +51,7 @@ def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled:
                         one.pause()
                     raise KeyboardInterrupt
             active = [one for one in active if one.end_epoch()]
-    return [one.result for one in captured]
+    return [one.finish() for one in captured]
 
 
 def _one_by_one(run: Run, device: torch.device) -> list[Epoch] | Diverged:
@@ -73,6 +75,41 @@ def _check_alike(runs: Sequence[Run]) -> None:
                 raise ValueError(f"expected runs with the same {name} side by side, got {a} and {b}; train them apart")
 
 
+class Step:
+    """One step of a run: the batch's loss and hits, with the weights moved."""
+
+    def __init__(self, run: Run, batches: Batches, compiled: bool) -> None:
+        self.run, self.batches = run, batches
+        self.weights = FlatWeights(run.network, run.recipe)
+        module = nn.Sequential(run.preprocess, run.network)
+        fixed = {name: p for name, p in module.named_parameters() if name.removeprefix("1.") not in self.weights.leaves}
+        self.arguments = fixed | {f"1.{name}": leaf for name, leaf in self.weights.leaves.items()}
+        self.frozen = {name: w.detach() for name, w in self.arguments.items()}
+        self.buffers = dict(module.named_buffers())
+        self.scratch = {name: b.clone() for name, b in self.buffers.items()}  # where an attack's statistics go
+        self.call = _call(module, run.recipe.precision == "bfloat16", compiled)
+        self.cut = _compiled(cut) if compiled else cut
+        self.sgd = _compiled(sgd) if compiled else sgd
+
+    def gradients(self, rows: Rows, epoch: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Loss, hits and the gradients by the leaves, of the batch that `rows` names in the epoch of that number."""
+        run = self.run
+        x, y = self.batches.take(rows, self.cut)
+        if run.recipe.adversary is not None:
+            keys = start_keys(run.seed, epoch, rows.sample)
+            x = perturb(lambda x: self.call(self.frozen, self.scratch, x), run.loss.link, run.recipe.adversary, x, y, keys)
+        outputs = self.call(self.arguments, self.buffers, x)
+        value = run.loss(outputs, y)
+        gradients = torch.autograd.grad(value, list(self.weights.leaves.values()))
+        return value.detach(), loop.hits(run.loss, outputs, y), gradients
+
+    def __call__(self, rows: Rows, epoch: Tensor, lr: Tensor) -> tuple[Tensor, Tensor]:
+        """Move the weights; the loss before, and how many of the batch were right."""
+        value, hits, gradients = self.gradients(rows, epoch)
+        self.weights.update(gradients, lr, self.sgd)
+        return value, hits
+
+
 class _Captured:
     """One run: its tensors, its graph and its stream."""
 
@@ -81,31 +118,34 @@ class _Captured:
         run.network.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         run.loss.to(device)
         run.preprocess.to(device)
-        self.lr = torch.zeros((), device=device)
-        self.optimiser = loop.make_optimiser(run.network, run.recipe, self.lr)
+        self.step = Step(run, batches, compiled)
+        self.optimiser = loop.make_optimiser(run.network, run.recipe)  # holds the momentum, for checkpoints
         self.state = loop.load_state(run, self.optimiser)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.lr  # a checkpoint brings a copy
-        self.result: list[Epoch] | Diverged = self.state.curve
-        steps = self.batches.steps
-        self.rows = self.batches.epoch(0)  # static tables, refilled every epoch
+        self._adopt_momentum()
+        self.diverged: Diverged | None = None
+        steps = batches.steps
+        self.rows = batches.epoch(0)  # static tables, refilled every epoch
         self.lrs = torch.zeros(steps, device=device)
         self.counter = torch.zeros(1, dtype=torch.int64, device=device)
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.record = torch.zeros(steps, 2, dtype=torch.float64, device=device)  # loss and hits of each step
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.gradients = Gradients(run, self.batches, compiled)
         self.graph = self._capture()
+
+    def _adopt_momentum(self) -> None:
+        """Let the optimiser's momentum be views of the flat buffer, with the values that a checkpoint brought."""
+        for p, view in self.step.weights.momentum().items():
+            saved = self.optimiser.state[p].get("momentum_buffer")
+            if saved is not None:
+                view.copy_(saved)
+            if self.run.recipe.momentum:
+                self.optimiser.state[p]["momentum_buffer"] = view
+        self.step.weights.refresh()
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Capture one step; what the warm-up steps changed is put back."""
-        parameters = [p for p in self.run.network.parameters() if p.requires_grad]
-        for p in parameters:
-            p.grad = torch.zeros_like(p)
-            if self.run.recipe.optimiser == "sgd" and self.run.recipe.momentum and not self.optimiser.state[p]:
-                self.optimiser.state[p]["momentum_buffer"] = torch.zeros_like(p)  # what a first step would find
-        weights = {name: value.clone() for name, value in self.run.network.state_dict().items()}
-        buffers = [{k: v.clone() for k, v in self.optimiser.state[p].items() if isinstance(v, Tensor)} for p in parameters]
+        touched = [*self.run.network.state_dict().values(), *self.step.weights.momentum().values()]
+        kept = [t.clone() for t in touched]
         with torch.cuda.stream(self.stream):
             for _ in range(WARM_UP):
                 self._step()
@@ -113,22 +153,17 @@ class _Captured:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=self.stream):
                 self._step()
-            with torch.no_grad():
-                for name, value in self.run.network.state_dict().items():
-                    value.copy_(weights[name])
-                for p, kept in zip(parameters, buffers, strict=True):
-                    for k, v in self.optimiser.state[p].items():
-                        if isinstance(v, Tensor):
-                            v.copy_(kept[k]) if k in kept else v.zero_()
+            for tensor, value in zip(touched, kept, strict=True):
+                tensor.copy_(value)
+            self.step.weights.refresh()
         self.stream.synchronize()
         return graph
 
     def _step(self) -> None:
         """Take the batch that the counter points at, move the weights, note loss and hits, and count on."""
-        self.lr.copy_(self.lrs.index_select(0, self.counter).squeeze(0))
-        value, hit = self.gradients(self.rows.step(self.counter), self.epoch)
-        self.optimiser.step()
-        self.record.index_copy_(0, self.counter, torch.stack([value.double(), hit]).unsqueeze(0))
+        lr = self.lrs.index_select(0, self.counter).squeeze(0)
+        value, hits = self.step(self.rows.step(self.counter), self.epoch, lr)
+        self.record.index_copy_(0, self.counter, torch.stack([value.double(), hits]).unsqueeze(0))
         self.counter.add_(1).remainder_(self.batches.steps)
 
     def begin_epoch(self) -> None:
@@ -157,9 +192,8 @@ class _Captured:
         """Add what the steps since the last look recorded."""
         self.stream.synchronize()
         self.state.seconds += time.perf_counter() - self.started
-        done = self.batches.steps - self.left
-        self.state.totals += self.record[self.first_step : done].sum(0).cpu()
-        self.state.step = done
+        self.state.step = self.batches.steps - self.left
+        self.state.totals += self.record[self.first_step : self.state.step].sum(0).cpu()
 
     def pause(self) -> None:
         """Write a checkpoint in the middle of an epoch."""
@@ -169,67 +203,25 @@ class _Captured:
     def end_epoch(self) -> bool:
         """Note the epoch in the curve, write a checkpoint if one is due; whether there is another epoch."""
         self._read()
-        recipe, epoch = self.run.recipe, self.state.epoch
-        lrs = recipe.lrs(epoch, self.batches.steps)
+        recipe = self.run.recipe
+        lrs = recipe.lrs(self.state.epoch, self.batches.steps)
         if not torch.isfinite(self.state.totals[0]):
             losses = self.record[self.first_step :, 0].cpu()
             step = self.first_step + int((~losses.isfinite()).nonzero()[0])
-            self.result = Diverged(epoch, step, lrs[step], self.state.curve)
+            self.diverged = Diverged(self.state.epoch, step, lrs[step], self.state.curve)
             return False
         row = self.state.finish_epoch(lrs[-1], self.batches.steps, recipe.batch_size)
         if self.state.epoch % self.run.save_every == 0 or self.state.epoch == recipe.epochs:
             loop.save_state(self.run, self.optimiser, self.state)
         if self.run.on_epoch:
             self.run.on_epoch(row)
-        if self.state.epoch == recipe.epochs:
-            self.run.network.eval()
         return self.state.epoch < recipe.epochs
 
-
-class Gradients:
-    """Loss and hits of a batch, with the gradients left in the network's parameters.
-
-    For bfloat16, autocast would cast every weight in every step, one kernel each; here all are cast in a few kernels, and the
-    gradients cast back likewise. The values are autocast's.
-    """
-
-    def __init__(self, run: Run, batches: Batches, compiled: bool) -> None:
-        self.run, self.batches = run, batches
-        module = nn.Sequential(run.preprocess, run.network)
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
-        low = _low_precision(run.network) if run.recipe.precision == "bfloat16" else set()
-        self.weights = {
-            name: p.detach().to(torch.bfloat16).requires_grad_() if p in low else p for name, p in module.named_parameters()
-        }
-        self.frozen = {name: w.detach() for name, w in self.weights.items()}
-        self.low = [(w, p) for w, p in zip(self.weights.values(), module.parameters(), strict=True) if w is not p]
-        self.buffers = dict(module.named_buffers())
-        self.scratch = {name: b.clone() for name, b in self.buffers.items()}  # where an attack's statistics go
-        self.call = _call(module, run.recipe.precision == "bfloat16", compiled)
-        self.cut = _compiled_cut() if compiled else cut
-
-    def __call__(self, rows: Rows, epoch: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the batch that `rows` names, in the epoch of that number (a tensor on the device)."""
-        run = self.run
-        if self.low:
-            with torch.no_grad():
-                torch._foreach_copy_([w for w, _ in self.low], [p for _, p in self.low])
-        x, y = self.batches.take(rows, self.cut)
-        if run.recipe.adversary is not None:
-            keys = start_keys(run.seed, epoch, rows.sample)
-            x = perturb(lambda x: self.call(self.frozen, self.scratch, x), run.loss.link, run.recipe.adversary, x, y, keys)
-        outputs = self.call(self.weights, self.buffers, x)
-        value = run.loss(outputs, y)
-        gradients = torch.autograd.grad(value, [w for w in self.weights.values() if w.requires_grad])
-        with torch.no_grad():
-            torch._foreach_copy_([p.grad for p in self.parameters if p.grad is not None], list(gradients))
-        return value.detach(), loop.hits(run.loss, outputs, y)
-
-
-def _low_precision(network: nn.Module) -> set[Tensor]:
-    """The parameters that autocast would cast."""
-    layers = [m for m in network.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
-    return {p for layer in layers for p in layer.parameters()}
+    def finish(self) -> list[Epoch] | Diverged:
+        """Let the network go, with weights of its own, and tell how it went."""
+        self.step.weights.release()
+        self.run.network.eval()
+        return self.diverged or self.state.curve
 
 
 _CALLS: dict[str, Callable[..., Tensor]] = {}
@@ -251,8 +243,8 @@ def _call(module: nn.Sequential, autocast: bool, compiled: bool) -> Callable[...
 
 
 @functools.cache
-def _compiled_cut() -> Callable[..., Tensor]:
-    return torch.compile(cut, dynamic=False)
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=False)
 
 
 @contextmanager

@@ -165,16 +165,12 @@ def _mixing(alpha: float, seed: int, step: int) -> float:
     return float(gamma[0] / gamma.sum())
 
 
-def make_optimiser(network: nn.Module, recipe: Recipe, lr: Tensor | None = None) -> torch.optim.Optimizer:
-    """The recipe's optimiser over all parameters; with `lr`, a tensor on the device, its step can be captured."""
+def make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """The recipe's optimiser over all parameters of a network."""
     parameters = [p for p in network.parameters() if p.requires_grad]
-    rate = recipe.lr if lr is None else lr
     if recipe.optimiser == "rmsprop":
-        return torch.optim.RMSprop(parameters, rate, weight_decay=recipe.weight_decay, capturable=lr is not None)
-    return torch.optim.SGD(
-        parameters, rate, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov,
-        fused=parameters[0].is_cuda,
-    )  # fmt: skip
+        return torch.optim.RMSprop(parameters, recipe.lr, weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(parameters, recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov)
 
 
 @torch.no_grad()

@@ -1,0 +1,99 @@
+"""The captured engine and the stack on a GPU: the same numbers as the loop. Skipped without one."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from squareloss import CrossEntropy, SquareLoss
+from squareloss.lab.training import captured, loop, stacked
+from squareloss.lab.training.recipes import Adversary
+from squareloss.lab.training.stacked import Stack, square
+from test_training import SMALL, images, run, same_weights
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("default"),  # the compiler's own
+]
+
+RECIPE = dataclasses.replace(SMALL, epochs=4)  # 6 steps an epoch
+
+
+@pytest.fixture
+def deterministic(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def assert_same(a, b, atol=1e-5):
+    for p, q in zip(a.state_dict().values(), b.state_dict().values(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=atol)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("adversary", [None, Adversary(steps=2, eps=0.1, step_size=0.05)])
+def test_captured_equals_the_loop(deterministic, compiled, adversary):
+    recipe = dataclasses.replace(RECIPE, adversary=adversary, lr=0.01, epochs=4 if adversary is None else 1)
+    one, other = run(recipe=recipe), run(recipe=recipe)
+    (curve,) = captured.train([one], "cuda", compiled=compiled)
+    expected = loop.train(other, "cuda")
+    # the sign of a vanishing gradient differs by rounding: an attack amplifies it
+    assert_same(one.network, other.network, 1e-5 if adversary is None else 2e-3)
+    assert [e.loss for e in curve] == pytest.approx([e.loss for e in expected], rel=1e-5 if adversary is None else 1e-3)
+
+
+def test_side_by_side_equals_alone(deterministic):
+    x, y = images()
+    make = lambda: [
+        dataclasses.replace(run(loss=loss, recipe=RECIPE, seed=s), x=x, y=y)
+        for s, loss in enumerate([SquareLoss(), CrossEntropy(), SquareLoss()])
+    ]
+    together, alone = make(), make()
+    captured.train(together, "cuda", compiled=False)
+    for one, other in zip(together, alone, strict=True):
+        captured.train([other], "cuda", compiled=False)
+        assert same_weights(one.network, other.network)
+
+
+def test_resume_is_exact(deterministic, tmp_path):
+    path = tmp_path / "run.safetensors"
+
+    class Stop(Exception):
+        pass
+
+    def stop(row):
+        if row.epoch == 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        captured.train([run(recipe=RECIPE, path=path, save_every=1, on_epoch=stop)], "cuda", compiled=False)
+    whole, resumed = run(recipe=RECIPE), run(recipe=RECIPE, path=path)
+    captured.train([whole], "cuda", compiled=False)
+    (curve,) = captured.train([resumed], "cuda", compiled=False)
+    assert len(curve) == 4
+    assert same_weights(whole.network, resumed.network)
+
+
+def test_a_diverging_run_ends_alone():
+    x, y = images()
+    good = dataclasses.replace(run(recipe=RECIPE), x=x, y=y)
+    bad = dataclasses.replace(run(recipe=dataclasses.replace(RECIPE, lr=1e6), seed=1), x=x, y=y)
+    curve, diverged = captured.train([good, bad], "cuda", compiled=False)
+    assert len(curve) == 4
+    assert isinstance(diverged, loop.Diverged)
+
+
+def test_stack_equals_the_stack_on_cores():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 40, 2, generator=g, dtype=torch.float64)
+    y, mu = (x[..., 0] > 0).long(), torch.tensor([0.0, 0.01, 1.0])
+    stacks = [Stack((2, 30, 20, 1), [5, 6, 7], dtype=torch.float64, device=d) for d in ("cpu", "cuda")]
+    for stack in stacks:
+        stacked.train(stack, x, y, mu, square, steps=100)
+    for a, b in zip(*(s.parameters for s in stacks), strict=True):
+        torch.testing.assert_close(a, b.cpu(), rtol=1e-9, atol=1e-9)
