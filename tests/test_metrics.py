@@ -15,6 +15,7 @@ from scipy import integrate, optimize, stats
 
 from squareloss import SquareLoss, metrics, simplex
 from squareloss.codings import Simplex
+from squareloss.metrics import _inputs
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 TOP_LABEL = (metrics.ece, metrics.ece_equal_mass, metrics.debiased_ece, metrics.smooth_ece)
@@ -76,6 +77,14 @@ def test_confidence_one_is_in_the_last_bin_with_its_neighbours():
     p = torch.tensor([[1.0, 0.0], [0.96, 0.04]], dtype=torch.float64)
     assert metrics.ece(p, torch.tensor([0, 1])) == pytest.approx(0.98 - 0.5)
     assert metrics.ece(p[:1], torch.tensor([1])) == 1.0
+
+
+def test_noise_is_the_ece_of_calibrated_classifiers():
+    g = torch.Generator().manual_seed(0)
+    c = torch.rand(2000, generator=g, dtype=torch.float64) * 0.5 + 0.5
+    p = torch.stack([c, 1 - c], 1)
+    drawn = [metrics.ece(p, (torch.rand(2000, generator=g, dtype=torch.float64) > c).long()) for _ in range(200)]
+    assert drawn[0].details["noise"] == pytest.approx(np.mean(drawn), abs=4 * np.std(drawn) / math.sqrt(200))
 
 
 def test_reliability_has_the_ece():
@@ -145,8 +154,9 @@ def test_classwise_is_its_definition(bins, raw):
     assert metrics.classwise_ece(p, y, bins=bins) == pytest.approx(np.mean(per_class), abs=1e-12)
 
 
-def test_classwise_of_many_classes_in_blocks():
+def test_classwise_of_many_classes_in_blocks(monkeypatch):
     p, y = draw(40, 600)
+    monkeypatch.setattr(_inputs.Predictions, "blocks", lambda self: torch.split(self.values, 17))
     per_class = [loop_ece(p[:, k].numpy(), (y.numpy() == k).astype(float), 15) for k in range(600)]
     assert metrics.classwise_ece(p, y) == pytest.approx(np.mean(per_class), abs=1e-12)
 

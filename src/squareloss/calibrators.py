@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from squareloss.metrics import _inputs
 
-T = TypeVar("T")
+Value = TypeVar("Value")
 
 RANGE = 1e3  # temperatures are sought between spread / RANGE and spread * RANGE
 
@@ -211,11 +211,14 @@ def _best_slope(scores: Tensor, labels: Tensor, low: float, high: float) -> floa
 
 def _slope_derivatives(scores: Tensor, labels: Tensor, slope: float) -> tuple[float, float]:
     """First and second derivative of the mean negative log likelihood in the slope: E_p s - s_y and Var_p s, averaged."""
-    p = torch.softmax(slope * scores, 1)
-    mean = (p * scores).sum(1)
-    true = scores.gather(1, labels[:, None]).squeeze(1)
-    variance = (p * (scores - mean[:, None]).square()).sum(1)
-    return float((mean - true).mean()), float(variance.mean())
+    rows = max(1, 2**18 // scores.shape[1])  # in runs that fit the cache
+    first = second = 0.0
+    for s, y in zip(torch.split(scores, rows), torch.split(labels, rows), strict=True):
+        p = torch.softmax(slope * s, 1)
+        mean = (p * s).sum(1, keepdim=True)
+        first += float((mean - s.gather(1, y[:, None])).sum())
+        second += float((p * (s - mean).square()).sum())
+    return first / len(scores), second / len(scores)
 
 
 # ---- slope and biases
@@ -337,7 +340,7 @@ def _wide(scores: Tensor) -> Tensor:
     return scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
 
 
-def _fitted(value: T | None) -> T:
+def _fitted(value: Value | None) -> Value:
     if value is None:
         raise NotFitted("expected a fitted calibrator; call fit(scores, labels) with held-out scores first")
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,9 @@ def ece(probabilities: Tensor, labels: Tensor, *, bins: int = 15, bootstrap: int
     The bins are (0, 1/B], (1/B, 2/B], ..., the first one closed at 0. The confidence of a sample is its largest value; raw
     eta may leave [0, 1] and is clamped to it, and the share outside is on the result. The prediction is the argmax of the
     values as given, the first if several are largest.
+
+    Noise counts as error: `details["noise"]` is what a calibrated classifier with these confidences would show on average,
+    sum_b sqrt(2/pi sum_{i in b} c_i (1 - c_i)) / N. Near it the interval means little; `debiased_ece` is made for that.
 
     Arguments:
         probabilities: probabilities or raw eta (N, K).
@@ -109,10 +113,13 @@ class EqualWidth:
         self.bins = check_bins(bins)
         self.residual = predictions.residual
         self.cell = equal_width(predictions.confidence, bins)
+        confidence = predictions.confidence.double()
+        variance = by_cell((confidence * (1 - confidence))[None], self.cell, bins)
+        self.noise = (2 / math.pi * variance).sqrt().sum(1) / predictions.samples  # (1,)
 
     def __call__(self, counts: Tensor) -> dict[str, Tensor]:
         gaps = by_cell(counts * self.residual, self.cell, self.bins)
-        return {"ece": gaps.abs().sum(1) / counts.shape[1]}
+        return {"ece": gaps.abs().sum(1) / counts.shape[1], "ece.noise": self.noise.expand(len(counts))}
 
 
 class EqualMass:
@@ -161,7 +168,7 @@ class Classwise:
 
     def __init__(self, predictions: Predictions, bins: int) -> None:
         self.bins = check_bins(bins)
-        self.values, self.labels = predictions.values, predictions.labels
+        self.values, self.labels, self.blocks = predictions.values, predictions.labels, predictions.blocks()
         edges = _inner_edges(self.values, bins)
         beyond = self.values > (edges[0] if bins > 1 else float("inf"))
         self.sample, klass = beyond.nonzero(as_tuple=True)
@@ -171,9 +178,9 @@ class Classwise:
 
     def __call__(self, counts: Tensor) -> dict[str, Tensor]:
         samples, classes = self.values.shape
-        columns = torch.split(self.values, 256, dim=1)  # a few classes at a time: float64 copies stay small
-        total = torch.cat([counts @ block.clamp(0, 1).double() for block in columns], 1)  # (R, K)
-        total -= by_cell(counts, self.labels, classes)
+        total = -by_cell(counts, self.labels, classes)  # (R, K)
+        for part, block in zip(torch.split(counts, len(self.blocks[0]), dim=1), self.blocks, strict=True):
+            total += part @ block.clamp(0, 1).double()
         outer = by_cell(counts.index_select(1, self.sample) * self.residual, self.cell, classes * (self.bins - 1))
         first = total - outer.view(len(counts), classes, self.bins - 1).sum(2)
         return {"classwise_ece": (first.abs().sum(1) + outer.abs().sum(1)) / (samples * classes)}
