@@ -130,6 +130,12 @@ def test_debiased_is_the_mean_over_pairs_of_different_samples(levels):
     assert result == pytest.approx(math.sqrt(max(square, 0)), abs=1e-9)
 
 
+def test_bins_of_one_sample_tell_nothing():
+    p, y = draw(11, 4)  # 15 bins, no ties: no bin has two samples, so there is no pair
+    assert metrics.debiased_ece(p, y).details["square"] == 0
+    assert metrics.ece_equal_mass(p, y) > 0
+
+
 def test_debiased_square_is_unbiased_where_the_plug_in_is_not():
     # two confidences, both right: E = 0; the plug-in of 30 bins of 10 samples is about p (1 - p) / 10
     g = torch.Generator().manual_seed(0)

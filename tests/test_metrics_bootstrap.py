@@ -80,6 +80,14 @@ def test_interval_of_a_mean_is_the_normal_one():
     assert result.high == pytest.approx(result + 1.96 * error, abs=0.15 * error)
 
 
+def test_intervals_are_basic_ones():
+    p, y = draw(400, 5, sharpness=2.0)
+    result = metrics.evaluate(p, y, bootstrap=200)
+    for name in ("ece", "smooth_ece", "brier"):
+        low, high = result.replicates[name].quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+        assert (result[name].low, result[name].high) == pytest.approx((2 * result[name] - high, 2 * result[name] - low))
+
+
 def test_intervals_hold_the_estimate_and_stay_in_range():
     p, y = draw(400, 5, sharpness=1.0)
     for name, metric in metrics.evaluate(p, y, bootstrap=200).items():
