@@ -277,7 +277,8 @@ def test_the_captured_step_has_the_gradients_of_the_loop(precision, adversary):
     step = captured.Step(one, batches, compiled=False)
     mine, hits, gradients = step.gradients(rows, torch.zeros((), dtype=torch.int64))
     assert mine == pytest.approx(value.item(), rel=1e-6)
-    assert 0 <= hits <= 16
+    assert hits.dtype == torch.bool
+    assert hits.shape == (16,)
     got = dict(zip(step.weights.leaves, gradients, strict=True))
     for name, q in theirs.named_parameters():
         torch.testing.assert_close(got[name].float(), q.grad)
@@ -308,6 +309,13 @@ def test_the_flat_update_is_sgd(precision, option):
     assert "bn1.weight" not in lows
     flat.release()
     assert len({p.untyped_storage().data_ptr() for p in net.parameters()}) == len(list(net.parameters()))
+
+
+def test_the_record_of_a_step():
+    record, counter = torch.zeros(3, 2, dtype=torch.float64), torch.tensor([2])
+    captured.note(record, counter, torch.tensor(0.5), torch.tensor([True, False, True]))
+    assert record[2].tolist() == [0.5, 2.0]
+    assert counter.tolist() == [0]
 
 
 def test_side_by_side_on_a_cpu_is_one_after_the_other():

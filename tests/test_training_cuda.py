@@ -38,13 +38,14 @@ def assert_same(a, b, atol=1e-5):
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("adversary", [None, Adversary(steps=2, eps=0.1, step_size=0.05)])
 def test_captured_equals_the_loop(deterministic, compiled, adversary):
+    # training on attacks is chaotic: on a CPU too, weights moved by 1e-8 end 0.09 apart after six steps. So one step of it
     recipe = dataclasses.replace(RECIPE, adversary=adversary, lr=0.01, epochs=4 if adversary is None else 1)
-    one, other = run(recipe=recipe), run(recipe=recipe)
+    x, y = images(100 if adversary is None else 16)
+    one, other = (dataclasses.replace(run(recipe=recipe), x=x, y=y) for _ in range(2))
     (curve,) = captured.train([one], "cuda", compiled=compiled)
     expected = loop.train(other, "cuda")
-    # the sign of a vanishing gradient differs by rounding: an attack amplifies it
-    assert_same(one.network, other.network, 1e-5 if adversary is None else 2e-3)
-    assert [e.loss for e in curve] == pytest.approx([e.loss for e in expected], rel=1e-5 if adversary is None else 1e-3)
+    assert_same(one.network, other.network)
+    assert [e.loss for e in curve] == pytest.approx([e.loss for e in expected], rel=1e-5)
 
 
 def test_side_by_side_equals_alone(deterministic):

@@ -12,13 +12,17 @@ from squareloss.codings import OneHot, Simplex, Softmax, probabilities
 from squareloss.losses import CrossEntropy, Focal, SoftmaxBrier, SquareLoss, Squentropy
 
 if TYPE_CHECKING:
-    from squareloss.classifier import Classifier
+    from squareloss.classifier import Classifier, Standardize
     from squareloss.estimators import SquareLossClassifier
 
 __version__ = "0.1.0"
 
 # what needs more than torch loads when it is first asked for
-_LAZY = {"Classifier": "squareloss.classifier", "SquareLossClassifier": "squareloss.estimators"}
+_LAZY = {
+    "Classifier": "squareloss.classifier",
+    "Standardize": "squareloss.classifier",
+    "SquareLossClassifier": "squareloss.estimators",
+}
 
 __all__ = [
     "Classifier",
@@ -31,6 +35,7 @@ __all__ = [
     "SquareLoss",
     "SquareLossClassifier",
     "Squentropy",
+    "Standardize",
     "functional",
     "probabilities",
 ]

@@ -90,9 +90,10 @@ class Step:
         self.call = _call(module, run.recipe.precision == "bfloat16", compiled)
         self.cut = _compiled(cut) if compiled else cut
         self.sgd = _compiled(sgd) if compiled else sgd
+        self.note = _compiled(note) if compiled else note
 
     def gradients(self, rows: Rows, epoch: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Loss, hits and the gradients by the leaves, of the batch that `rows` names in the epoch of that number."""
+        """Loss, hits (a boolean each) and gradients by the leaves, of the batch `rows` in the epoch of that number."""
         run = self.run
         x, y = self.batches.take(rows, self.cut)
         if run.recipe.adversary is not None:
@@ -101,13 +102,20 @@ class Step:
         outputs = self.call(self.arguments, self.buffers, x)
         value = run.loss(outputs, y)
         gradients = torch.autograd.grad(value, list(self.weights.leaves.values()))
-        return value.detach(), loop.hits(run.loss, outputs, y), gradients
+        return value.detach(), run.loss.link.predict(outputs.detach()) == y, gradients
 
-    def __call__(self, rows: Rows, epoch: Tensor, lr: Tensor) -> tuple[Tensor, Tensor]:
-        """Move the weights; the loss before, and how many of the batch were right."""
+    def __call__(self, rows: Rows, epoch: Tensor, lr: Tensor, record: Tensor, counter: Tensor) -> None:
+        """Move the weights; loss and hits go into the record's row `counter`, which then counts on."""
         value, hits, gradients = self.gradients(rows, epoch)
         self.weights.update(gradients, lr, self.sgd)
-        return value, hits
+        self.note(record, counter, value, hits)
+
+
+def note(record: Tensor, counter: Tensor, value: Tensor, hits: Tensor) -> None:
+    """record[counter] = (loss, number of hits), and counter + 1, round the end of the record."""
+    row = torch.stack([value.double(), hits.sum().double()]).unsqueeze(0)
+    record.index_copy_(0, counter, row)
+    counter.copy_((counter + 1) % len(record))
 
 
 class _Captured:
@@ -146,6 +154,7 @@ class _Captured:
         """Capture one step; what the warm-up steps changed is put back."""
         touched = [*self.run.network.state_dict().values(), *self.step.weights.momentum().values()]
         kept = [t.clone() for t in touched]
+        torch.cuda.synchronize()  # all that was laid out so far was laid out on another stream
         with torch.cuda.stream(self.stream):
             for _ in range(WARM_UP):
                 self._step()
@@ -162,9 +171,7 @@ class _Captured:
     def _step(self) -> None:
         """Take the batch that the counter points at, move the weights, note loss and hits, and count on."""
         lr = self.lrs.index_select(0, self.counter).squeeze(0)
-        value, hits = self.step(self.rows.step(self.counter), self.epoch, lr)
-        self.record.index_copy_(0, self.counter, torch.stack([value.double(), hits]).unsqueeze(0))
-        self.counter.add_(1).remainder_(self.batches.steps)
+        self.step(self.rows.step(self.counter), self.epoch, lr, self.record, self.counter)
 
     def begin_epoch(self) -> None:
         """Lay out the next epoch's batches and learning rates."""

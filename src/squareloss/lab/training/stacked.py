@@ -169,6 +169,7 @@ def _captured(stack: Stack, x: Tensor, labels: Tensor, mu: Tensor, objective: Ob
     compiled = torch.compile(step, fullgraph=True, dynamic=False)
     kept = [t.clone() for t in (*stack.parameters, *stack.moments)]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()  # the copies were made on another stream
     with torch.cuda.stream(stream):
         for _ in range(3):
             compiled(stack.parameters, stack.moments)

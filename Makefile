@@ -1,0 +1,40 @@
+# Two commands do everything: `make run` and `make test`. Both set up .venv first, from Python 3.10 or newer and pip alone.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test test-slow check format docs clean
+
+run: .venv/run.stamp  ## the main job, on data that ship with the package: about two minutes on 2 cores
+	$(BIN)/squareloss compare digits --quick
+
+test: .venv/test.stamp check  ## checks and all tests but the slow ones
+	$(BIN)/pytest -n 2 --dist loadfile
+
+test-slow: .venv/test.stamp  ## the tests that take minutes
+	$(BIN)/pytest -m slow
+
+check: .venv/test.stamp  ## ruff and mypy
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/test.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv build dist src/*.egg-info
+
+# torch is installed first and pinned: an open range would pull gigabytes of CUDA
+.venv/base.stamp: constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	touch $@
+
+.venv/run.stamp: .venv/base.stamp pyproject.toml
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/test.stamp: .venv/run.stamp pyproject.toml
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
