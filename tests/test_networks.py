@@ -1,0 +1,76 @@
+"""The image networks and the one-hidden-layer network: sizes, shapes, and that their spec makes them again."""
+
+import pytest
+import torch
+
+from squareloss.models import BUILDERS, OneHidden, WideResNet, build
+
+
+def count(network):
+    return sum(p.numel() for p in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("spec", "parameters"),
+    [
+        ({"name": "resnet18", "outputs": 10}, 11_173_962),
+        ({"name": "resnet50", "outputs": 100}, 23_705_252),
+        ({"name": "wrn16_10", "outputs": 10}, 17_116_634),
+        ({"name": "wide_resnet", "outputs": 10, "depth": 28, "widen": 10}, 36_479_194),  # 36.5M in its paper
+    ],
+)
+def test_parameter_counts(spec, parameters):
+    assert count(build(spec)) == parameters
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet18", "resnet50"])
+def test_resnets_map_images_to_outputs_and_know_their_spec(name):
+    net = build({"name": name, "outputs": 7, "width": 4})
+    again = build(net.spec)
+    again.load_state_dict(net.state_dict())
+    x = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert net(x).shape == (3, 7)
+    assert torch.equal(net.eval()(x), again.eval()(x))
+    torch.testing.assert_close(net.linear(net.features(x)), net(x))
+
+
+def test_a_plain_dict_of_tensors_loads_without_counters():
+    net = build({"name": "resnet8", "outputs": 2, "width": 4})
+    state = dict(net.state_dict())
+    assert not any("num_batches_tracked" in name for name in state)
+    build(net.spec).load_state_dict(state)
+
+
+def test_the_network_downsamples_three_times():
+    net = build({"name": "resnet18", "outputs": 10, "width": 4})
+    assert net.blocks(torch.randn(1, 4, 32, 32)).shape == (1, 32, 4, 4)
+    wide = WideResNet(10, depth=10, widen=1)
+    assert wide.blocks(torch.randn(1, 16, 32, 32)).shape == (1, 64, 8, 8)
+    assert wide(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_one_hidden_is_its_formula():
+    g = torch.Generator().manual_seed(0)
+    net = OneHidden(4, 50, xi=0.5, generator=g)
+    x = torch.randn(6, 4, generator=g)
+    want = sum(a * torch.relu(x @ w) for a, w in zip(net.signs, net.weight, strict=True)) / 50**0.5
+    torch.testing.assert_close(net(x).squeeze(1), want)
+    assert [name for name, p in net.named_parameters()] == ["weight"]
+    assert set(net.signs.tolist()) == {-1.0, 1.0}
+    wide = OneHidden(4, 20_000, xi=0.5, generator=g)
+    assert wide.weight.std().item() == pytest.approx(0.5, rel=0.02)
+
+
+def test_an_antisymmetric_start_is_zero():
+    net = OneHidden(4, 50, antisymmetric=True, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(net(torch.randn(6, 4)), torch.zeros(6, 1), atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match="even width.*got 3"):
+        OneHidden(4, 3, antisymmetric=True)
+
+
+def test_bad_specs():
+    with pytest.raises(ValueError, match="Unknown network 'vgg'. Available: .*resnet18"):
+        build({"name": "vgg"})
+    with pytest.raises(ValueError, match="6 n \\+ 4.*got 17"):
+        WideResNet(10, depth=17)
+    assert set(BUILDERS) >= {"mlp", "one_hidden", "resnet18", "resnet50", "wrn16_10", "wide_resnet"}
