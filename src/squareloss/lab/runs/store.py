@@ -1,0 +1,264 @@
+"""A results folder: one small JSON file per cell and seed, written atomically, with heavier artefacts beside it.
+
+folder/<study>/<cell>-<hash>/seed0.json             the record
+folder/<study>/<cell>-<hash>/seed0.<artefact name>  what the job left besides, if anything
+folder/<study>/<cell>-<hash>/seed0.log              why it failed, if it did
+folder/.scratch/, folder/.leases/                   of runs in progress
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+import time
+import uuid
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from squareloss.lab.runs import facts
+from squareloss.lab.runs.study import Artefact, Job, Result, check_name, finite, unfinite
+
+FORMAT = 1
+_REASONS = {
+    errno.EROFS: "the file system is read-only; choose another folder",
+    errno.EACCES: "this folder is not yours to write to; choose another one, or change its permissions",
+    errno.EPERM: "this folder is not yours to write to; choose another one, or change its permissions",
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.EFBIG: "the file would exceed the size limit of this process; raise it (ulimit -f)",
+}
+
+
+class StoreError(OSError):
+    """A results folder can't be written, or a file in it can't be read; the message says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A result as it lies in the folder: the entries of its JSON file, and `path`, the file."""
+
+    study: str
+    cell: str
+    spec: Mapping[str, Any]
+    hash: str
+    seed: int
+    status: str
+    metrics: Mapping[str, Any]
+    seconds: float
+    command: str
+    commit: str | None
+    versions: Mapping[str, str]
+    hardware: Mapping[str, Any]
+    date: str
+    artefacts: list[str] = field(default_factory=list)
+    path: Path = Path()
+
+    def artefact(self, name: str) -> Path:
+        """Where an artefact of this result lies."""
+        if name not in self.artefacts:
+            raise ValueError(f"Unknown artefact {name!r} of {self.path}. Available: {', '.join(self.artefacts) or 'none'}")
+        return self.path.with_name(f"{self.path.stem}.{name}")
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "study": str, "cell": str, "spec": dict, "hash": str, "seed": int, "status": str, "metrics": dict, "seconds": (int, float),
+    "command": str, "commit": (str, type(None)), "versions": dict, "hardware": dict, "date": str, "artefacts": list,
+}  # fmt: skip
+
+
+class Store:
+    """A results folder.
+
+    Arguments:
+        folder: its path; made if it is not there, unless `create` is False: then it must be there.
+    """
+
+    def __init__(self, folder: str | Path, create: bool = True) -> None:
+        self.folder = Path(folder).absolute()
+        if self.folder.exists() and not self.folder.is_dir():
+            raise StoreError(f"expected a results folder at {folder}, got a file; pass a folder")
+        if create:
+            with explained(f"make the results folder {folder}"):
+                self.folder.mkdir(parents=True, exist_ok=True)
+        elif not self.folder.exists():
+            raise StoreError(
+                f"expected a results folder at {folder}, found none; run `squareloss compare` or `reproduce` first"
+            )
+
+    def path(self, study: str, job: Job) -> Path:
+        """Where the record of a job lies, or will lie."""
+        return self.folder / study / f"{job.cell.name}-{job.cell.hash()}" / f"seed{job.seed}.json"
+
+    def done(self, study: str, job: Job) -> bool:
+        """Whether the job has a result that can be read."""
+        try:
+            self.read(study, job)
+        except (FileNotFoundError, StoreError):
+            return False
+        return True
+
+    def read(self, study: str, job: Job) -> Record:
+        """The record of a job; FileNotFoundError if there is none, StoreError if it is damaged."""
+        return read(self.path(study, job), job.cell.hash())
+
+    def studies(self) -> list[str]:
+        """The names of the studies that have a folder here."""
+        return sorted(p.name for p in self.folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+    def records(self, study: str | None = None) -> list[Record]:
+        """Every record, or those of one study, by study, cell and seed. A damaged file is named in a warning and left out."""
+        found = []
+        for name in self.studies() if study is None else [study]:
+            for path in (self.folder / name).glob("*/seed*.json"):
+                try:
+                    found.append(read(path))
+                except StoreError as error:
+                    warnings.warn(f"{error}; it is left out", stacklevel=2)
+        return sorted(found, key=lambda r: (r.study, r.cell, r.hash, r.seed))
+
+    def write(self, study: str, result: Result) -> Path:
+        """Store a result: its artefacts first, then the record, so that a record that is there is complete."""
+        check_name(study, "a study's name")
+        path, machine = self.path(study, result.job), result.machine or facts.machine()
+        with explained(f"write {path}"):
+            for name, content in result.artefacts.items():
+                write_atomically(path.with_name(f"{path.stem}.{name}"), encode(name, content))
+            record = Record(
+                study, result.job.cell.name, result.job.cell.spec, result.job.cell.hash(), result.job.seed, result.status,
+                result.metrics, round(result.seconds or 0.0, 3), facts.command(), facts.commit(), machine["versions"],
+                machine["hardware"], time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), sorted(result.artefacts),
+            )  # fmt: skip
+            _write_record(path, record)
+            path.with_suffix(".log").unlink(missing_ok=True)
+        shutil.rmtree(self.scratch / result.job.key, ignore_errors=True)
+        return path
+
+    def adopt(self, study: str, job: Job, other: Record) -> Path:
+        """Take over the result of an equal cell of another study: same numbers, this study's and cell's name."""
+        path = self.path(study, job)
+        with explained(f"write {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for name in other.artefacts:
+                _link(other.artefact(name), path.with_name(f"{path.stem}.{name}"))
+            _write_record(path, Record(**{**vars(other), "study": study, "cell": job.cell.name, "path": path}))
+        return path
+
+    def elsewhere(self, study: str) -> dict[str, list[Path]]:
+        """Folders of cells of the other studies here, by the hash of the cell."""
+        found: dict[str, list[Path]] = defaultdict(list)
+        for name in self.studies():
+            for folder in (self.folder / name).iterdir() if name != study else ():
+                found[folder.name.rpartition("-")[2]].append(folder)
+        return found
+
+    def write_log(self, study: str, job: Job, text: str) -> Path:
+        """Keep why a job failed beside the place of its result."""
+        path = self.path(study, job).with_suffix(".log")
+        with explained(f"write {path}"):
+            write_atomically(path, text.encode())
+        return path
+
+    def set_aside(self, study: str, job: Job) -> Path:
+        """Rename a damaged record to *.corrupt, out of the way but not lost."""
+        path = self.path(study, job)
+        with explained(f"rename {path}"):
+            return path.rename(path.with_suffix(".json.corrupt"))
+
+    @property
+    def scratch(self) -> Path:
+        """Where jobs keep checkpoints while they run."""
+        return self.folder / ".scratch"
+
+    def check_writable(self) -> None:
+        """Raise a StoreError unless files can be written here."""
+        with explained(f"write to the results folder {self.folder}"), tempfile.TemporaryFile(dir=self.folder) as file:
+            file.write(b"\0" * 4096)
+            file.flush()
+
+
+def read(path: Path, expected_hash: str | None = None) -> Record:
+    """The record in a file; FileNotFoundError if there is none, StoreError if it is damaged or from a later version."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(f"could not read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"expected JSON in {path}, got something else ({error})") from error
+    version = content.get("format") if isinstance(content, dict) else None
+    if isinstance(version, int) and version > FORMAT:
+        raise StoreError(f"{path} has format {version}, this version of squareloss reads up to {FORMAT}; upgrade squareloss")
+    wrong = (
+        [k for k, kind in _TYPES.items() if not isinstance(content.get(k), kind)] if isinstance(version, int) else ["format"]
+    )
+    if wrong:
+        raise StoreError(f"expected a result in {path}, got one without a valid {wrong[0]!r}")
+    if expected_hash not in (None, content["hash"]):
+        raise StoreError(f"expected the result of cell {expected_hash} in {path}, got that of {content['hash']}")
+    entries = {key: content[key] for key in _TYPES}
+    return Record(**{**entries, "spec": unfinite(content["spec"]), "metrics": unfinite(content["metrics"])}, path=path)
+
+
+def encode(name: str, content: Artefact) -> bytes:
+    """An artefact as the bytes of its file: tensors by name become safetensors."""
+    if isinstance(content, (bytes, bytearray, memoryview)):
+        return bytes(content)
+    if not name.endswith(".safetensors"):
+        raise ValueError(f"expected a name that ends in .safetensors for an artefact of tensors, got {name!r}")
+    from safetensors.torch import save
+
+    return save({key: tensor.detach().cpu().contiguous() for key, tensor in content.items()})
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a machine that loses power, sees the old one or the new one, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turn an OSError within into a StoreError that says what could not be done, why, and that the rest is safe."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
+        raise StoreError(f"could not {what}: {reason}. Results written before are intact.") from error
+
+
+def _write_record(path: Path, record: Record) -> None:
+    entries = {"format": FORMAT, **asdict(record)}
+    del entries["path"]
+    text = json.dumps(finite(entries), indent=1, allow_nan=False)
+    write_atomically(path, text.encode() + b"\n")
+
+
+def _link(source: Path, target: Path) -> None:
+    """A hard link where the file system has them, else a copy; nothing if the source was deleted."""
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        return
+    except OSError:
+        shutil.copyfile(source, target)

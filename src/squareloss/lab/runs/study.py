@@ -1,0 +1,213 @@
+"""What an experiment is: a study lists cells, a cell with a seed is a job, and a job ends in one result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+SCALES = ("smoke", "laptop", "paper")
+STATUSES = ("done", "diverged")
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One thing to run, with as many seeds as one likes: the unit that is scheduled, resumed and stored.
+
+    Arguments:
+        name: readable, unique within its study and safe as a file name, such as "simplex" or "resnet18-cifar10-SL".
+        spec: plain JSON values: everything that determines the result but the seed. Its entry "task" names what is done
+            ("train-images", "spirals"); cells of two studies with equal specs are one, and share their results.
+        group: cells with the same non-empty group may be run together, in one call of `Study.run`.
+        cpus, gpus: what one job needs; parts of a GPU (0.25) share it. A job that asks for a GPU where there is none runs on
+            the CPU, but a Ray cluster keeps it waiting for a node that has one.
+    """
+
+    name: str
+    spec: Mapping[str, Any] = field(hash=False)
+    group: str = ""
+    cpus: float = 1
+    gpus: float = 0
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "a cell's name")
+        if not isinstance(self.spec, Mapping) or not isinstance(self.spec.get("task"), str):
+            raise ValueError(
+                f"expected cell {self.name!r} to have a spec with a 'task' (what is done, such as 'train-images'), got "
+                f"{self.spec!r}; results are shared by equal specs, so the spec must say all"
+            )
+        # tuples become lists, numpy scalars numbers: what is hashed is what a reader of the file sees
+        object.__setattr__(self, "spec", plain(self.spec, f"spec of cell {self.name!r}"))
+        if self.cpus < 0 or self.gpus < 0:
+            raise ValueError(f"expected cpus and gpus of cell {self.name!r} not to be negative, got {self.cpus}, {self.gpus}")
+
+    def hash(self) -> str:
+        """Twelve hexadecimal digits of the SHA-256 of the spec's canonical JSON: keys sorted, 1.0 written as 1."""
+        text = json.dumps(finite(_integral(self.spec)), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell and a seed: one independent run."""
+
+    cell: Cell
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Readable and unique within its study: "simplex/seed0"."""
+        return f"{self.cell.name}/seed{self.seed}"
+
+    @property
+    def key(self) -> str:
+        """Unique in a results folder, and the same for equal cells of two studies: "1f0c...-seed0"."""
+        return f"{self.cell.hash()}-seed{self.seed}"
+
+
+Artefact = bytes | Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job ends in.
+
+    Arguments:
+        job: the job.
+        metrics: plain JSON values; numpy and torch numbers are converted, NaN and infinities are kept.
+        status: "done" or "diverged"; both are final.
+        seconds: what it took; None means the time since the previous result of the same call of `Study.run`.
+        artefacts: file name to content, written beside the JSON file: bytes, or tensors by name (for a name that ends in
+            ".safetensors").
+        machine: versions and hardware; filled in where the job runs.
+    """
+
+    job: Job
+    metrics: Mapping[str, Any]
+    status: str = "done"
+    seconds: float | None = None
+    artefacts: Mapping[str, Artefact] = field(default_factory=dict)
+    machine: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"Unknown status {self.status!r} of {self.job.name}. Available: {', '.join(STATUSES)}")
+        object.__setattr__(self, "metrics", plain(self.metrics, f"metrics of {self.job.name}"))
+        for name in self.artefacts:
+            check_name(name, "an artefact's file name")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a job may use while it runs.
+
+    Arguments:
+        device: where to compute, "cpu" or "cuda" or "cuda:1".
+        root: folder that holds the scratch folders.
+        on_report: called by `report`.
+    """
+
+    device: str = "cpu"
+    root: Path = Path(".scratch")
+    on_report: Callable[[Job, float, float, dict[str, float]], None] | None = None
+
+    def scratch(self, job: Job) -> Path:
+        """The job's own folder for checkpoints. It outlives a killed run, so the next one can go on; a result removes it."""
+        folder = self.root / job.key
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def report(self, job: Job, step: float, total: float, **values: float) -> None:
+        """Say how far a job is: `context.report(job, epoch, epochs, loss=0.3)`. Cheap enough for every epoch."""
+        if self.on_report is not None:
+            self.on_report(job, float(step), float(total), {name: float(value) for name, value in values.items()})
+
+
+class Study(Protocol):
+    """One table, figure or theorem, or one comparison. It must survive pickling: workers get a copy.
+
+    `cost` says in words what each scale takes: {"smoke": "seconds", "laptop": "6 minutes on 2 cores", "paper": "..."}.
+    """
+
+    name: str
+    summary: str
+    cost: Mapping[str, str]
+
+    def cells(self, scale: str) -> list[Cell]:
+        """The cells of a scale: "smoke", "laptop" or "paper"."""
+
+    def run(self, jobs: Sequence[Job], context: Context) -> Iterable[Result]:
+        """Run jobs: one, or several of the same group. Yields each result as soon as it is there, in any order."""
+
+
+def expand(study: Study, scale: str, seeds: Sequence[int]) -> list[Job]:
+    """Every cell with every seed, cell by cell; raises if two cells have the same name or the same spec."""
+    cells = study.cells(scale)
+    for what, values in {"name": [c.name for c in cells], "spec": [c.hash() for c in cells]}.items():
+        twice = sorted({c.name for c, value in zip(cells, values, strict=True) if values.count(value) > 1})
+        if twice:
+            raise ValueError(
+                f"expected each cell of {study.name!r} to have its own {what}, got the same for {', '.join(twice)}"
+            )
+    return [Job(cell, seed) for cell in cells for seed in seeds]
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise unless a name is safe as a file name everywhere."""
+    if not _SAFE.fullmatch(name):
+        raise ValueError(
+            f"expected {what} to be at most 100 letters, digits and ._+=,- that begin with a letter or digit, got {name!r}"
+        )
+
+
+def plain(value: Any, where: str) -> Any:
+    """The same in plain JSON types: tuples to lists, numpy and torch numbers and arrays to numbers and lists."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        wrong = [key for key in value if not isinstance(key, str)]
+        if wrong:
+            raise TypeError(f"expected names as keys in the {where}, got {wrong[0]!r}; use str()")
+        return {key: plain(entry, where) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry, where) for entry in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"expected plain JSON values in the {where}, got {type(value).__name__}; convert it to numbers or text")
+
+
+def finite(value: Any) -> Any:
+    """The same with NaN and infinities as the words "NaN", "Infinity" and "-Infinity": JSON has no such numbers."""
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [finite(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)  # python's own words for them
+    return value
+
+
+def unfinite(value: Any) -> Any:
+    """The inverse of `finite`."""
+    if isinstance(value, dict):
+        return {key: unfinite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [unfinite(entry) for entry in value]
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _integral(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _integral(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_integral(entry) for entry in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
