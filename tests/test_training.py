@@ -259,7 +259,8 @@ def test_uniform_numbers_from_keys():
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("adversary", [None, Adversary(steps=2, eps=0.1, step_size=0.05)])
-def test_the_captured_step_has_the_gradients_of_the_loop(precision, adversary):
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_the_captured_step_has_the_gradients_of_the_loop(precision, adversary, overlapped):
     recipe = dataclasses.replace(SMALL, precision=precision, adversary=adversary)
     one = run(recipe=recipe)
     one.network.to(memory_format=torch.channels_last).train()
@@ -274,7 +275,7 @@ def test_the_captured_step_has_the_gradients_of_the_loop(precision, adversary):
 
     _, _, value = loop._objective(forward, other, batches, rows, loop.State())
     value.backward()
-    step = captured.Step(one, batches, compiled=False)
+    step = captured.Step(one, batches, compiled=False, overlapped=overlapped)
     mine, hits, gradients = step.gradients(rows, torch.zeros((), dtype=torch.int64))
     assert mine == pytest.approx(value.item(), rel=1e-6)
     assert hits.dtype == torch.bool

@@ -1,4 +1,4 @@
-"""The README's figure: reliability of the same network on scikit-learn's digits under both losses, with and without temperature.
+"""The README's figure: reliability of the same network on digits under both losses, with and without temperature.
 
     python docs/figures/digits.py       # about half a minute; writes digits.svg and results/digits.json
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from squareloss.lab.training import loop
+from squareloss.lab.training import loop, overlap
 from squareloss.lab.training.adversarial import perturb, start_keys
 from squareloss.lab.training.batches import Batches, Rows, cut
 from squareloss.lab.training.flat import FlatWeights, sgd
@@ -40,7 +40,8 @@ def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled:
     _check_alike(runs)
     with loop.interruptible() as interrupted, _fast_convolutions():
         data = runs[0].batches(device)
-        captured = [_Captured(run, device, data.reseeded(run.seed), compiled) for run in runs]
+        overlapped = len(runs) == 1  # several runs fill the chip without it
+        captured = [_Captured(run, device, data.reseeded(run.seed), compiled, overlapped) for run in runs]
         active = [one for one in captured if one.state.epoch < one.run.recipe.epochs]
         while active:
             for one in active:
@@ -78,8 +79,8 @@ def _check_alike(runs: Sequence[Run]) -> None:
 class Step:
     """One step of a run: the batch's loss and hits, with the weights moved."""
 
-    def __init__(self, run: Run, batches: Batches, compiled: bool) -> None:
-        self.run, self.batches = run, batches
+    def __init__(self, run: Run, batches: Batches, compiled: bool, overlapped: bool = False) -> None:
+        self.run, self.batches, self.overlapped = run, batches, overlapped
         self.weights = FlatWeights(run.network, run.recipe)
         module = nn.Sequential(run.preprocess, run.network)
         fixed = {name: p for name, p in module.named_parameters() if name.removeprefix("1.") not in self.weights.leaves}
@@ -87,7 +88,7 @@ class Step:
         self.frozen = {name: w.detach() for name, w in self.arguments.items()}
         self.buffers = dict(module.named_buffers())
         self.scratch = {name: b.clone() for name, b in self.buffers.items()}  # where an attack's statistics go
-        self.call = _call(module, run.recipe.precision == "bfloat16", compiled)
+        self.call = _call(module, run.recipe.precision == "bfloat16", compiled, overlapped)
         self.cut = _compiled(cut) if compiled else cut
         self.sgd = _compiled(sgd) if compiled else sgd
         self.note = _compiled(note) if compiled else note
@@ -102,6 +103,8 @@ class Step:
         outputs = self.call(self.arguments, self.buffers, x)
         value = run.loss(outputs, y)
         gradients = torch.autograd.grad(value, list(self.weights.leaves.values()))
+        if self.overlapped and value.is_cuda:
+            overlap.join()
         return value.detach(), run.loss.link.predict(outputs.detach()) == y, gradients
 
     def __call__(self, rows: Rows, epoch: Tensor, lr: Tensor, record: Tensor, counter: Tensor) -> None:
@@ -121,12 +124,12 @@ def note(record: Tensor, counter: Tensor, value: Tensor, hits: Tensor) -> None:
 class _Captured:
     """One run: its tensors, its graph and its stream."""
 
-    def __init__(self, run: Run, device: torch.device, batches: Batches, compiled: bool) -> None:
+    def __init__(self, run: Run, device: torch.device, batches: Batches, compiled: bool, overlapped: bool = False) -> None:
         self.run, self.batches = run, batches
         run.network.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         run.loss.to(device)
         run.preprocess.to(device)
-        self.step = Step(run, batches, compiled)
+        self.step = Step(run, batches, compiled, overlapped)
         self.optimiser = loop.make_optimiser(run.network, run.recipe)  # holds the momentum, for checkpoints
         self.state = loop.load_state(run, self.optimiser)
         self._adopt_momentum()
@@ -234,18 +237,23 @@ class _Captured:
 _CALLS: dict[str, Callable[..., Tensor]] = {}
 
 
-def _call(module: nn.Sequential, autocast: bool, compiled: bool) -> Callable[..., Tensor]:
+def _call(module: nn.Sequential, autocast: bool, compiled: bool, overlapped: bool) -> Callable[..., Tensor]:
     """module(x) as a function of its weights and buffers; compiled once for all networks of the same architecture."""
-    key = json.dumps([getattr(module[1], "spec", id(module[1])), type(module[0]).__name__, autocast, compiled])
+    spec = getattr(module[1], "spec", id(module[1]))
+    key = json.dumps([spec, type(module[0]).__name__, autocast, compiled, overlapped])
     if key in _CALLS:
         return _CALLS[key]
     template = copy.deepcopy(module).train()
+    # the compiler must not reuse memory that the second stream still reads; the allocator knows of it, the compiler does not
+    options: dict[str, Any] = {"allow_buffer_reuse": False, "inplace_buffers": False} if overlapped else {}
+    if overlapped:
+        overlap.overlap(template)
 
     def call(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False):
             return torch.func.functional_call(template, (weights, buffers), (x,))  # type: ignore[no-any-return]
 
-    _CALLS[key] = torch.compile(call, dynamic=False) if compiled else call
+    _CALLS[key] = torch.compile(call, dynamic=False, options=options) if compiled else call
     return _CALLS[key]
 
 

@@ -1,0 +1,123 @@
+"""Fill the tables in README.md and docs/*.md from the files in results/.
+
+    python docs/fill.py            # rewrite what stands between <!-- name --> and <!-- end -->
+    python docs/fill.py --check    # exit 1 if a page is stale
+
+A table whose results are not there yet stays empty.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def read(name: str) -> Any:
+    """results/<name>.json, or None."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def digits() -> str:
+    """The README's first table."""
+    data = read("digits")
+    cell = lambda v: f"{v['mean']:.4f} ({v['std']:.4f})"
+    rows = [[kind, *(cell(row[key]) for key in ("accuracy", "ece", "brier"))] for kind, row in data["rows"].items()]
+    return table(["", "accuracy", "ECE", "Brier score"], rows)
+
+
+def train_images() -> str:
+    """Steps of image networks, beside the plain loop."""
+    rows = []
+    for path in sorted((RESULTS / "benchmarks").glob("train_images_*.json")):
+        data = json.loads(path.read_text())
+        for row in data["rows"]:
+            memory = f"{row['memory_gb']:.1f}" if "memory_gb" in row else ""
+            rows.append(
+                [data["network"], str(data["batch"]), row["engine"], str(row["replications"]),
+                 f"{row['step']['median'] * 1e3:.2f}", f"{row['epoch_seconds']:.2f}", f"{row['ratio']:.1f}", memory]
+            )  # fmt: skip
+    head = ["network", "batch", "engine", "runs side by side", "ms a step and run", "s an epoch and run", "times faster", "GB"]
+    return table(head, rows) + f"\n\n{_machine(data)}"
+
+
+def train_stacked() -> str:
+    """Stacks beside the plain loop."""
+    rows = []
+    for device in ("cuda", "cpu"):
+        if data := read(f"benchmarks/train_stacked_{device}"):
+            chip = data["machine"]["gpu"] if device == "cuda" else f"{data['machine']['cores']} cores"
+            for row in data["rows"]:
+                rows.append(
+                    [chip, str(row["networks"]), str(row["steps"]), f"{row['stacked']['median']:.1f}",
+                     f"{row['plain']['median']:.0f}", f"{row['ratio']['median']:.1f}"]
+                )  # fmt: skip
+    head = ["on", "networks 2-500-500-1", "steps", "stacked, s", "one after the other, s (scaled)", "times faster"]
+    return table(head, rows)
+
+
+def train_fast() -> str:
+    """Accuracy and time of the fast recipe."""
+    data = read("benchmarks/train_fast")
+    if data is None:
+        return ""
+    rows = [
+        [row["loss"], f"{row['accuracy']['mean']:.2f} ({row['accuracy']['std']:.2f})", f"{row['seconds']['mean']:.1f}",
+         str(row["accuracy"]["n"])]
+        for row in data["rows"]
+    ]  # fmt: skip
+    return table(["loss", "test accuracy, %", "s of training", "seeds"], rows) + f"\n\n{_machine(data)}"
+
+
+def _machine(data: Any) -> str:
+    machine = data["machine"]
+    return f"{machine['gpu'] or machine['cpu']}, torch {machine['torch']}, `{data['command']}`"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "digits": digits,
+    "train-images": train_images,
+    "train-stacked": train_stacked,
+    "train-fast": train_fast,
+}
+
+
+def filled(text: str) -> str:
+    """A page with its tables made anew."""
+    for name, make in TABLES.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        if pattern.search(text):
+            body = make()
+            text = pattern.sub(lambda m, body=body: m[1] + (body + "\n" if body else "") + m[2], text)
+    return text
+
+
+def main() -> int:
+    """Fill or check every page."""
+    stale = []
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = page.read_text()
+        if (new := filled(text)) != text:
+            stale.append(page.relative_to(ROOT))
+            if "--check" not in sys.argv:
+                page.write_text(new)
+    if stale:
+        print(("stale: " if "--check" in sys.argv else "filled: ") + ", ".join(map(str, stale)))
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
