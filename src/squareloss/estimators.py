@@ -1,0 +1,391 @@
+"""The scikit-learn front: a multilayer perceptron trained with square loss, with calibrated probabilities.
+
+It follows scikit-learn's conventions (options by keyword, fitted attributes ending in `_`) and works wherever a classifier of
+scikit-learn's does: `Pipeline`, `GridSearchCV`, `CalibratedClassifierCV`, `cross_val_predict`.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
+from torch.func import functional_call
+from typing_extensions import Self
+
+from squareloss import _reading
+from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads
+from squareloss.codings import Coding, OneHot
+from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
+from squareloss.models import MLP
+
+LOSSES: dict[str, Callable[[], Loss]] = {
+    "simplex": SquareLoss,
+    "one_hot": lambda: SquareLoss(OneHot()),
+    "cross_entropy": CrossEntropy,
+    "squentropy": Squentropy,
+}
+MANY = 1000  # samples from which early_stopping="auto" holds some back
+CHUNK = 8192  # rows per forward pass in prediction
+
+
+class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A multilayer perceptron trained with square loss (or another of our losses) by Adam.
+
+    The loss's own reading of probabilities is, for square loss, the linear estimate eta, projected onto the simplex. It is
+    right in the limit and underconfident before it, so from 1000 samples on a tenth of them is held back by default, to stop
+    in time and to calibrate. It trains in float32, on the CPU or on a GPU.
+
+    Arguments:
+        hidden: width of each hidden layer; () for a linear model.
+        loss: "simplex" (`SquareLoss()`), "one_hot", "cross_entropy", "squentropy", or an instance of a class in
+            `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
+        learning_rate: of Adam, constant.
+        batch_size: samples per step.
+        max_epochs: passes over the training data, fewer if it stops early.
+        weight_decay: decoupled, as in AdamW.
+        early_stopping: hold `validation_fraction` of the data back, stop when the loss on it has not improved for `patience`
+            epochs, and keep the weights of the best epoch. "auto" does so from 1000 samples on.
+        validation_fraction: the share held back, stratified by class where that is possible.
+        patience: epochs without improvement before it stops.
+        calibrate: fit the reading of probabilities on the samples held back, if they are 50 or more: temperature scaling, with
+            a floor where labels look noisy, if that lowers their Brier score. Else the loss's own reading stands.
+        class_weight: a dict from class to weight, or "balanced" (n / (K n_k)). It moves `predict` and `decision_function`
+            towards the heavy classes; `predict_proba` undoes it, and remains an estimate for the data as they came.
+        standardize: bring each feature to mean 0 and variance 1 on the training data (in `partial_fit`, the first batch). On,
+            because Adam's default learning rate presumes inputs of order one, and doing it twice changes nothing.
+        random_state: an int or `numpy.random.RandomState` for repeatable results; None draws from the system's entropy. No
+            global generator is read or advanced.
+        device: "cpu", "cuda", ..., or "auto": a GPU if there is one.
+        verbose: report epochs, losses and the time left on stderr.
+
+    Attributes after `fit`:
+        classes_: the class labels (K,), sorted.
+        network_: the trained `squareloss.models.MLP`, on the CPU; its inputs are standardised features.
+        loss_: the loss it was trained with, class weights included; `loss_.link` reads the network's outputs.
+        mean_, scale_: (d,) what standardising subtracts and divides by.
+        reading_: slope, floor and class weights of the calibrated reading, or None for the loss's own.
+        class_weight_: (K,) the weights of the classes.
+        loss_curve_: the mean training loss of each epoch.
+        validation_curve_: the loss on the held-out part after each epoch; empty without early stopping.
+        n_epochs_: epochs run; best_epoch_: the one, counted from 1, whose weights were kept.
+        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+    """
+
+    _moments: Moments | None
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (500, 500),
+        loss: str | Loss = "simplex",
+        *,
+        learning_rate: float = 1e-3,
+        batch_size: int = 200,
+        max_epochs: int = 50,
+        weight_decay: float = 0.0,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        calibrate: bool = True,
+        class_weight: Mapping[Any, float] | str | None = None,
+        standardize: bool = True,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+        verbose: bool = False,
+    ) -> None:
+        self.hidden = hidden
+        self.loss = loss
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.weight_decay = weight_decay
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.calibrate = calibrate
+        self.class_weight = class_weight
+        self.standardize = standardize
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train from new weights.
+
+        Arguments:
+            X: features (n, d), finite; sparse matrices are refused.
+            y: class labels (n,), numbers or strings, of two classes or more.
+            sample_weight: (n,), non-negative; only their ratios matter, and a sample of weight 0 is as good as absent.
+        """
+        self._check_options()
+        X, y, weight = self._validated(X, y, sample_weight, reset=True)
+        present = weight > 0
+        if not present.any():
+            raise ValueError("expected a sample weight > 0 at least once, got none")
+        self._set_classes(np.unique(y), y, weight)
+        X, y, weight = X[present], np.searchsorted(self.classes_, y[present]), weight[present]
+        self._set_statistics(X, weight)
+        self._set_network(X.shape[1])
+        # so that the loss is a mean: the weights of classes and samples together average to one
+        weight = weight / np.mean(weight * self.class_weight_[y])
+        train, held_out = self._split(y)
+        self._train(
+            self._samples(X[train], y[train], weight[train]),
+            None if held_out is None else self._samples(X[held_out], y[held_out], weight[held_out]),
+            self.max_epochs,
+        )
+        if held_out is not None and self.calibrate:
+            self._set_reading(X[held_out], y[held_out], weight[held_out])
+        self._moments = None  # partial_fit may go on from here, with Adam anew
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """One pass over these samples, from the weights there are; from new ones at the first call.
+
+        n calls on the same samples do what `fit` with `max_epochs=n` and no early stopping does. Features are standardised by
+        the statistics of the first call, and Adam's state is kept between calls.
+
+        Arguments:
+            X, y: as in `fit`; y may lack classes.
+            classes: all classes there will be; needed at the first call, and optional after it.
+            sample_weight: (n,), non-negative; taken as it is, so that weights of different calls compare.
+        """
+        self._check_options()
+        first = not hasattr(self, "classes_")
+        if first and classes is None:
+            raise ValueError("expected classes at the first call of partial_fit, got None; pass every label there will be")
+        if isinstance(self.class_weight, str):
+            raise ValueError("expected class_weight to be a dict or None in partial_fit, got 'balanced', which needs all data")
+        X, y, weight = self._validated(X, y, sample_weight, reset=first)
+        if first:
+            self._set_classes(np.unique(classes), y, weight)
+            self._set_statistics(X, weight)
+            self._set_network(X.shape[1])
+        self._check_known(y if classes is None else np.concatenate([np.unique(y), np.unique(classes)]))
+        self._train(self._samples(X, np.searchsorted(self.classes_, y), weight), None, 1)
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Scores (n, K), whose argmax is the class; for two classes (n,), positive for `classes_[1]`."""
+        outputs = self._outputs(X)
+        scores: np.ndarray = self.loss_.link.scores(outputs).numpy()
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class of each row (n,): the one with the largest score."""
+        outputs = self._outputs(X)
+        labels: np.ndarray = self.classes_[self.loss_.link.predict(outputs).numpy()]
+        return labels
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Class probabilities (n, K) in the order of `classes_`; class weights and label smoothing are undone."""
+        outputs = self._outputs(X)
+        if self.reading_ is not None:
+            return self.reading_.probabilities(self.loss_.link.scores(outputs).numpy())
+        probabilities: np.ndarray = self.loss_.probabilities(outputs).numpy()
+        return probabilities
+
+    def _train(self, samples: Samples, held_out: Samples | None, epochs: int) -> None:
+        """Train `network_` for so many epochs, or until the loss on the held-out samples has stopped falling."""
+        self.network_.to(samples.x.device)
+        loss = copy.deepcopy(self.loss_).to(samples.x.device)
+        options = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay}
+        trainer = Trainer(self.network_, loss, **options, moments=_to(self._moments, samples.x.device))
+        best, best_loss, started = trainer.flat, math.inf, time.monotonic()
+        with enough_threads(self.network_, self.batch_size):
+            for epoch in range(epochs):
+                self.loss_curve_.append(self._epoch(trainer, samples))
+                if held_out is not None:
+                    self.validation_curve_.append(trainer.mean_loss(held_out))
+                    if self.validation_curve_[-1] < best_loss:
+                        best, best_loss, self.best_epoch_ = trainer.flat.clone(), self.validation_curve_[-1], self.n_epochs_
+                    elif self.n_epochs_ - self.best_epoch_ >= self.patience:
+                        break
+                if self.verbose:
+                    self._report(epoch + 1, epochs, time.monotonic() - started)
+        if held_out is None:
+            self.best_epoch_ = self.n_epochs_
+        trainer.flat.copy_(best)
+        trainer.write_back()
+        self.network_.cpu()
+        self._moments = _to(trainer.moments, torch.device("cpu"))
+
+    def _epoch(self, trainer: Trainer, samples: Samples) -> float:
+        # each epoch its own generator, so that partial_fit goes through the orders that fit does
+        generator = torch.Generator().manual_seed(self._seed + 1 + self.n_epochs_)
+        order = torch.randperm(len(samples.y), generator=generator).to(samples.y.device)
+        loss = trainer.epoch(samples, order, self.batch_size)
+        self.n_epochs_ += 1
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"expected a finite training loss, got {loss} in epoch {self.n_epochs_}; "
+                "lower learning_rate, or rescale the features if standardize=False"
+            )
+        return loss
+
+    def _report(self, epoch: int, epochs: int, seconds: float) -> None:
+        held_out = f", held out {self.validation_curve_[-1]:.4f}" if self.validation_curve_ else ""
+        left = "" if epoch == epochs else f", at most {seconds / epoch * (epochs - epoch):.0f} s left"
+        line = f"epoch {self.n_epochs_}: loss {self.loss_curve_[-1]:.4f}{held_out}, {seconds:.1f} s{left}"
+        print(line, file=sys.stderr, flush=True)
+
+    def _outputs(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        return self._forward(validate_data(self, X, dtype=[np.float64, np.float32], reset=False))
+
+    def _forward(self, X: np.ndarray) -> Tensor:
+        """The network's outputs (n, width), float64 on the CPU.
+
+        The CPU computes them in float64, so that a row's result does not depend on its neighbours.
+        """
+        device = _device(self.device)
+        dtype = torch.float64 if device.type == "cpu" else torch.float32
+        weights = {name: p.detach().to(device, dtype) for name, p in self.network_.named_parameters()}
+        outputs = []
+        with torch.no_grad():
+            for start in range(0, len(X), CHUNK):
+                x = torch.from_numpy((X[start : start + CHUNK] - self.mean_) / self.scale_).to(device, dtype)
+                outputs.append(functional_call(self.network_, weights, (x,)).cpu().double())
+        return torch.cat(outputs)
+
+    def _validated(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=reset)
+        check_classification_targets(y)
+        return X, y, _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+
+    def _set_classes(self, classes: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
+        if len(classes) < 2:
+            raise ValueError(f"expected two classes or more, got one class: {classes[0]}")
+        self.classes_ = classes
+        self.loss_ = _loss(self.loss)
+        weights = _class_weights(self.class_weight, classes, y, weight)
+        if self.class_weight is not None:
+            if self.loss_.weight is not None:
+                raise ValueError("expected class weights in one place, got class_weight and a loss with weight; leave one out")
+            if not (weights > 0).all():
+                raise ValueError(f"expected positive class weights, got {weights.min()}; leave the samples of that class out")
+            self.loss_.weight = torch.tensor(weights, dtype=torch.float32)
+        elif self.loss_.weight is not None:
+            weights = self.loss_.weight.double().numpy()
+        self.class_weight_ = weights
+
+    def _set_statistics(self, X: np.ndarray, weight: np.ndarray) -> None:
+        self.mean_, self.scale_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
+        if self.standardize:
+            self.mean_ = np.average(X, axis=0, weights=weight)
+            scale = np.sqrt(np.average((X - self.mean_) ** 2, axis=0, weights=weight))
+            self.scale_ = np.where(X.max(axis=0) > X.min(axis=0), scale, 1.0)  # rounding alone is no scale
+
+    def _set_network(self, inputs: int) -> None:
+        generator = np.random.default_rng() if self.random_state is None else check_random_state(self.random_state)
+        draw = generator.integers if isinstance(generator, np.random.Generator) else generator.randint
+        self._seed = int(draw(2**31 - 1))
+        with torch.device("meta"):  # made without values first: nn.Linear would draw from the global generator
+            network = MLP(inputs, self.hidden, _width(self.loss_, len(self.classes_)))
+        self.network_ = network.to_empty(device="cpu")
+        self.network_.reset(torch.Generator().manual_seed(self._seed))
+        self.loss_curve_: list[float] = []
+        self.validation_curve_: list[float] = []
+        self.n_epochs_ = 0
+        self.reading_: _reading.Reading | None = None
+        self._moments = None
+
+    def _set_reading(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
+        outputs = self._forward(X)
+        scores, own = self.loss_.link.scores(outputs).numpy(), self.loss_.probabilities(outputs).numpy()
+        self.reading_ = _reading.fit(scores, y, weight, self.class_weight_, own)
+
+    def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """The rows to train on, and those held back for early stopping."""
+        rows = np.arange(len(y))
+        if not (len(y) >= MANY if self.early_stopping == "auto" else self.early_stopping):
+            return rows, None
+        held_out = math.ceil(self.validation_fraction * len(y))
+        counts = np.bincount(y)
+        stratify = y if counts[counts > 0].min() >= 2 and held_out >= len(counts) else None
+        train, test = train_test_split(rows, test_size=held_out, stratify=stratify, random_state=self._seed)
+        return train, test
+
+    def _samples(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Samples:
+        device = _device(self.device)
+        x = torch.from_numpy((X - self.mean_) / self.scale_).to(device, torch.float32)
+        return Samples(x, torch.from_numpy(y).to(device), torch.tensor(weight, dtype=torch.float32, device=device))
+
+    def _check_known(self, labels: np.ndarray) -> None:
+        unknown = np.setdiff1d(labels, self.classes_)
+        if len(unknown):
+            raise ValueError(
+                f"expected labels among classes_ {self.classes_}, got {unknown}; give all classes to the first call"
+            )
+
+    def _check_options(self) -> None:
+        fraction = isinstance(self.validation_fraction, float) and 0 < self.validation_fraction < 1
+        widths = isinstance(self.hidden, (Sequence, np.ndarray)) and not isinstance(self.hidden, str)
+        for name, right, expected in [
+            ("hidden", widths and all(_is_count(w) for w in self.hidden), "a tuple of positive integers, such as (100,)"),
+            ("learning_rate", self.learning_rate > 0, "a number > 0"),
+            ("batch_size", _is_count(self.batch_size), "an integer >= 1"),
+            ("max_epochs", _is_count(self.max_epochs), "an integer >= 1"),
+            ("weight_decay", self.weight_decay >= 0, "a number >= 0"),
+            ("early_stopping", self.early_stopping in (True, False, "auto"), "True, False or 'auto'"),
+            ("validation_fraction", fraction, "a number between 0 and 1"),
+            ("patience", _is_count(self.patience), "an integer >= 1"),
+        ]:
+            if not right:
+                raise ValueError(f"expected {name} to be {expected}, got {getattr(self, name)!r}")
+
+
+def _loss(loss: str | Loss) -> Loss:
+    """A loss of its own for the estimator, without reduction: it weights samples itself."""
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise ValueError(f"Unknown loss {loss!r}. Available: {', '.join(LOSSES)}, or an instance of a squareloss loss")
+        loss = LOSSES[loss]()
+    elif not isinstance(loss, Loss):
+        raise TypeError(f"expected loss to be one of {', '.join(LOSSES)} or an instance of a squareloss loss, got {loss!r}")
+    loss = copy.deepcopy(loss)
+    loss.reduction, loss.ignore_index = "none", -100
+    return loss
+
+
+def _class_weights(given: Any, classes: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """One weight per class (K,). "balanced" counts samples by their weight, so that a weight of 2 is a sample twice."""
+    if not isinstance(given, str) or given != "balanced":
+        weights: np.ndarray = compute_class_weight(given, classes=classes, y=y)
+        return weights
+    counts = np.bincount(np.searchsorted(classes, y), weights=weight, minlength=len(classes))
+    return np.where(counts > 0, weight.sum() / (len(classes) * np.maximum(counts, np.finfo(float).tiny)), 1.0)
+
+
+def _width(loss: Loss, num_classes: int) -> int:
+    """Outputs the network needs: K, or K - 1 in reduced coordinates."""
+    link = loss.link
+    return num_classes - 1 if isinstance(link, Coding) and link.num_classes(num_classes) != num_classes else num_classes
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"expected a device that is there, got {name!r} without a GPU; use device='auto' or 'cpu'")
+    return torch.device(name)
+
+
+def _to(moments: Moments | None, device: torch.device) -> Moments | None:
+    return None if moments is None else Moments(*(t.to(device) for t in moments))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1

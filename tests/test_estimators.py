@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.model_selection import GridSearchCV, cross_val_predict, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import squareloss
+from squareloss import CrossEntropy, OneHot, Simplex, SquareLoss
+from squareloss.estimators import LOSSES, SquareLossClassifier
+
+
+def small(**options: Any) -> SquareLossClassifier:
+    return SquareLossClassifier(**{"hidden": (32,), "max_epochs": 40, "learning_rate": 0.01, "random_state": 0, **options})
+
+
+@pytest.fixture(scope="module")
+def digits() -> list[np.ndarray]:
+    X, y = load_digits(return_X_y=True)
+    return train_test_split(X, y, test_size=0.3, random_state=0, stratify=y)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def blobs() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=120)
+    return rng.normal(size=(120, 5)) + y[:, None] * np.array([1.5, -1.0, 0.5, 0.0, 0.0]), y
+
+
+def same(a: SquareLossClassifier, b: SquareLossClassifier) -> bool:
+    pairs = zip(a.network_.parameters(), b.network_.parameters(), strict=True)
+    return all(torch.equal(p, q) for p, q in pairs)
+
+
+# the reason is scikit-learn's own for SGDClassifier: here the two differ by float32 rounding, see the next test
+@parametrize_with_checks(
+    [small(), small(loss="cross_entropy", early_stopping=True)],
+    expected_failed_checks=lambda _: {
+        "check_sample_weight_equivalence_on_dense_data": "sample_weight is not equivalent to removing/repeating samples."
+    },
+)
+def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_weights_count_samples(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    counts = np.random.default_rng(1).integers(0, 4, size=len(y))
+    options = {"batch_size": 1000, "class_weight": "balanced"}
+    weighted = small(**options).fit(X, y, sample_weight=7.0 * counts)
+    repeated = small(**options).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
+    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), atol=1e-4)
+    assert np.abs(weighted.predict_proba(X) - small(**options).fit(X, y).predict_proba(X)).max() > 0.01
+
+
+def test_a_call_of_partial_fit_is_an_epoch(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    options = {"batch_size": 50, "weight_decay": 0.1}
+    whole = small(max_epochs=3, **options).fit(X, y)
+    parts = small(**options)
+    for _ in range(3):
+        parts.partial_fit(X, y, classes=[0, 1, 2])
+        parts = pickle.loads(pickle.dumps(parts))
+    assert same(whole, parts)
+    assert parts.loss_curve_ == whole.loss_curve_
+    assert parts.n_epochs_ == 3
+
+
+def test_partial_fit_learns_from_batches_that_lack_classes(digits: list[np.ndarray]) -> None:
+    X, X_test, y, y_test = digits
+    model = small(hidden=(100,))
+    for _ in range(10):
+        for index in np.array_split(np.argsort(y % 5, kind="stable"), 5):
+            model.partial_fit(X[index], y[index], classes=np.arange(10))
+    assert model.score(X_test, y_test) > 0.9
+    with pytest.raises(ValueError, match=r"expected labels among classes_ .*, got \[10 11\]"):
+        model.partial_fit(X, y + 2)
+    with pytest.raises(ValueError, match="expected classes at the first call"):
+        small().partial_fit(X, y)
+    with pytest.raises(ValueError, match="balanced"):
+        small(class_weight="balanced").partial_fit(X, y, classes=np.arange(10))
+
+
+@pytest.mark.parametrize(
+    "loss", [*LOSSES, SquareLoss(OneHot(k=5, M=15)), SquareLoss(Simplex(reduced=True), label_smoothing=0.1)], ids=str
+)
+def test_every_loss_learns_digits(loss: Any, digits: list[np.ndarray]) -> None:
+    X, X_test, y, y_test = digits
+    model = small(hidden=(100,), loss=loss, max_epochs=15).fit(X, y)
+    p = model.predict_proba(X_test)
+    assert model.score(X_test, y_test) > 0.95
+    assert p.min() >= 0
+    np.testing.assert_allclose(p.sum(1), 1)
+    assert (model.classes_[p.argmax(1)] == model.predict(X_test)).mean() > 0.99  # ties and smoothing undone aside
+
+
+def test_the_network_and_the_link_give_the_probabilities(digits: list[np.ndarray]) -> None:
+    X, X_test, y, _ = digits
+    model = small(max_epochs=2, calibrate=False).fit(X, y)
+    assert model.network_.spec == {"name": "mlp", "inputs": 64, "hidden": [32], "outputs": 10}
+    with torch.no_grad():
+        outputs = model.network_(torch.tensor((X_test - model.mean_) / model.scale_, dtype=torch.float32))
+    np.testing.assert_allclose(model.predict_proba(X_test), squareloss.probabilities(outputs), atol=1e-5)
+    np.testing.assert_allclose(model.decision_function(X_test), outputs, atol=1e-4)
+
+
+def test_two_classes_have_one_score(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    names = np.array(["no", "yes"])[(y > 0).astype(int)]
+    for loss in ("simplex", SquareLoss(Simplex(reduced=True)), "cross_entropy"):
+        model = small(loss=loss).fit(X, names)
+        scores = model.decision_function(X)
+        assert scores.shape == (120,)
+        assert list(model.classes_) == ["no", "yes"]
+        np.testing.assert_array_equal(model.predict(X), names[np.argsort(names)][[0, -1]][(scores > 0).astype(int)])
+        assert model.predict_proba(X).shape == (120, 2)
+        order = np.argsort(scores)
+        assert (np.diff(model.predict_proba(X)[order, 1]) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_probabilities_are_those_of_the_data(calibrate: bool) -> None:
+    """eta(x) = (1 + sin 3x) / 2 on a line: the estimate converges to it, and class weights do not move it."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, size=(8000, 1))
+    eta = (1 + np.sin(3 * x[:, 0])) / 2 * 0.4  # the second class is the rarer one
+    y = (rng.random(8000) < eta).astype(int)
+    options = {"hidden": (50, 50), "max_epochs": 15, "learning_rate": 0.003, "calibrate": calibrate}
+    plain, balanced = small(**options).fit(x, y), small(class_weight="balanced", **options).fit(x, y)
+    assert np.abs(plain.predict_proba(x)[:, 1] - eta).mean() < 0.03
+    assert np.abs(balanced.predict_proba(x)[:, 1] - eta).mean() < 0.03
+    # but they move the decision, from eta > 1/2 to eta > the share of the class
+    assert plain.predict(x).mean() < 0.02
+    assert np.abs(balanced.predict(x) - (eta > y.mean())).mean() < 0.05
+
+
+def test_class_weights_are_sample_weights(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    weights = {0: 1.0, 1: 2.0, 2: 0.5}
+    a = small(class_weight=weights).fit(X, y)
+    b = small().fit(X, y, sample_weight=[weights[label] for label in y])
+    np.testing.assert_allclose(a.decision_function(X) - b.decision_function(X), 0, atol=0.5)
+    c = small(loss=SquareLoss(weight=torch.tensor([1.0, 2.0, 0.5]))).fit(X, y)
+    np.testing.assert_allclose(a.predict_proba(X), c.predict_proba(X), atol=1e-6)
+    with pytest.raises(ValueError, match="class weights in one place"):
+        small(loss=SquareLoss(weight=torch.ones(3)), class_weight="balanced").fit(X, y)
+    with pytest.raises(ValueError, match="expected positive class weights, got 0"):
+        small(class_weight={0: 0.0}).fit(X, y)
+
+
+def test_early_stopping_keeps_the_best_weights(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    options = {"hidden": (200,), "early_stopping": True, "validation_fraction": 0.3, "patience": 4}
+    model = small(max_epochs=200, **options).fit(X, y)
+    best = int(np.argmin(model.validation_curve_)) + 1
+    assert model.best_epoch_ == best
+    assert model.n_epochs_ == len(model.loss_curve_) == len(model.validation_curve_) == best + 4
+    assert same(model, small(max_epochs=best, **options).fit(X, y))
+    assert not same(model, small(max_epochs=best + 4, **{**options, "patience": 100, "early_stopping": False}).fit(X, y))
+    assert small().fit(X, y).validation_curve_ == []
+
+
+def test_calibration_on_held_out_samples(digits: list[np.ndarray]) -> None:
+    X, X_test, y, y_test = digits
+
+    def scores(**options: Any) -> tuple[float, float]:
+        p = small(hidden=(100,), max_epochs=15, **options).fit(X, y).predict_proba(X_test)
+        return abs(p.max(1).mean() - (p.argmax(1) == y_test).mean()), ((p - np.eye(10)[y_test]) ** 2).sum(1).mean()
+
+    (raw_gap, raw_brier), (gap, brier) = scores(calibrate=False), scores()
+    assert raw_gap > 0.1  # eta alone is underconfident here
+    assert gap < 0.02
+    assert brier < raw_brier
+    model = small(hidden=(100,), max_epochs=15, loss="squentropy").fit(X, y)
+    assert model.reading_ is not None
+    order = np.argsort(model.decision_function(X_test), axis=1)
+    p = np.take_along_axis(model.predict_proba(X_test), order, axis=1)
+    assert (np.diff(p, axis=1) >= 0).all()  # the order of the classes stays
+    assert small(max_epochs=2, early_stopping=False).fit(X, y).reading_ is None
+    assert small(max_epochs=2, early_stopping=True).fit(X[:400], y[:400]).reading_ is None  # 40 are too few
+
+
+def test_results_depend_on_the_seed_alone(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    models = []
+    for seed in (1, 2):
+        np.random.seed(seed)  # noqa: NPY002
+        torch.manual_seed(seed)
+        before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+        models.append(small(early_stopping=True).fit(X, y))
+        assert torch.equal(before[0], torch.get_rng_state())
+        assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
+    assert same(*models)
+    assert not same(models[0], small(early_stopping=True, random_state=1).fit(X, y))
+    assert not same(small(random_state=None).fit(X, y), small(random_state=None).fit(X, y))
+    state = np.random.RandomState(0)
+    assert not same(small(random_state=state).fit(X, y), small(random_state=state).fit(X, y))
+
+
+def test_features_of_any_scale(digits: list[np.ndarray]) -> None:
+    X, X_test, y, y_test = digits
+    scale = 10.0 ** np.random.default_rng(0).uniform(-6, 6, size=64)
+    model = small(max_epochs=10).fit(X * scale + 1e4 * scale, y)
+    assert model.score(X_test * scale + 1e4 * scale, y_test) > 0.93
+    constant = X.std(0) == 0
+    assert constant.any()
+    assert (model.scale_[constant] == 1).all()
+    np.testing.assert_allclose(model.scale_[~constant], (X.std(0) * scale)[~constant], rtol=1e-3)
+    plain = small(max_epochs=2, standardize=False).fit(X, y)
+    assert (plain.mean_ == 0).all()
+    assert (plain.scale_ == 1).all()
+
+
+def test_copies_and_pickles(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    model = small(loss=SquareLoss(OneHot(k=2, M=3)), class_weight={0: 2.0}).fit(X, y)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(other.predict_proba(X), model.predict_proba(X))
+    fresh = clone(model)
+    assert not hasattr(fresh, "network_")
+    assert same(fresh.fit(X, y), model)
+    assert model.loss.reduction == "mean"  # the caller's loss is left as it was
+
+
+def test_rows_do_not_depend_on_their_neighbours(digits: list[np.ndarray]) -> None:
+    X, X_test, y, _ = digits
+    model = small(max_epochs=2).fit(X, y)
+    one_by_one = np.concatenate([model.predict_proba(row[None]) for row in X_test[:20]])
+    np.testing.assert_allclose(model.predict_proba(X_test)[:20], one_by_one, atol=1e-12)
+
+
+def test_in_the_tools_of_scikit_learn(digits: list[np.ndarray]) -> None:
+    X, X_test, y, y_test = digits
+    base = small(max_epochs=8, early_stopping=False)
+    pipeline = make_pipeline(PCA(30, random_state=0), base).fit(X, y)
+    assert pipeline.score(X_test, y_test) > 0.93
+    grid = {"squarelossclassifier__loss": ["simplex", CrossEntropy()], "squarelossclassifier__hidden": [(16,), (64,)]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(X, y)
+    assert search.best_params_["squarelossclassifier__hidden"] == (64,)
+    assert search.score(X_test, y_test) > 0.94
+    for method in ("isotonic", "sigmoid"):
+        calibrated = CalibratedClassifierCV(base, method=method, cv=2).fit(X, y)
+        assert calibrated.score(X_test, y_test) > 0.9
+    p = cross_val_predict(base, X, y, cv=3, method="predict_proba")
+    assert (p.argmax(1) == y).mean() > 0.93
+
+
+def test_verbose_tells_the_time_left(blobs: tuple[np.ndarray, np.ndarray], capsys: pytest.CaptureFixture[str]) -> None:
+    X, y = blobs
+    small(max_epochs=3, verbose=True, early_stopping=True).fit(X, y)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("epoch 1: loss ")
+    assert "held out" in lines[0]
+    assert "s left" in lines[0]
+    small(max_epochs=3).fit(X, y)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "hinge"}, "Unknown loss 'hinge'. Available: simplex, one_hot, cross_entropy, squentropy"),
+        ({"hidden": 100}, "expected hidden to be a tuple of positive integers"),
+        ({"hidden": (10, 0)}, "expected hidden to be a tuple of positive integers"),
+        ({"learning_rate": 0}, "expected learning_rate to be a number > 0, got 0"),
+        ({"learning_rate": 1e30}, "expected a finite training loss"),
+        ({"batch_size": 1.5}, "expected batch_size to be an integer >= 1, got 1.5"),
+        ({"max_epochs": 0}, "expected max_epochs"),
+        ({"weight_decay": -1.0}, "expected weight_decay"),
+        ({"early_stopping": "yes"}, "expected early_stopping"),
+        ({"validation_fraction": 1.0}, "expected validation_fraction"),
+        ({"patience": 0}, "expected patience"),
+        ({"class_weight": "even"}, "balanced"),
+        ({"device": "cuda:99"}, "expected a device that is there|invalid device|CUDA"),
+    ],
+    ids=str,
+)
+def test_bad_options(options: dict[str, Any], message: str, blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        small(**options).fit(*blobs)
+
+
+def test_bad_input(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    holed = X.copy()
+    holed[3, 1] = np.nan
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        small().fit(holed, y)
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        small(max_epochs=1).fit(X, y).predict(holed)
+    with pytest.raises(TypeError, match=r"(?s)Sparse data was passed.*toarray"):
+        small().fit(scipy.sparse.csr_array(X), y)
+    with pytest.raises(ValueError, match="expected two classes or more, got one class: 5"):
+        small().fit(X, np.full(120, 5))
+    with pytest.raises(ValueError, match="(?i)sample weight"):
+        small().fit(X, y, sample_weight=np.zeros(120))
+    with pytest.raises(ValueError, match="Negative values"):
+        small().fit(X, y, sample_weight=-np.ones(120))
+    with pytest.raises(TypeError, match="expected loss to be one of"):
+        small(loss=torch.nn.MSELoss()).fit(X, y)
