@@ -15,11 +15,16 @@ _NORMS: dict[str, Norm] = {"linf": "linf", "l_inf": "linf", "inf": "linf", "l2":
 
 
 def norm_name(norm: str | float) -> Norm:
-    """"linf" or "l2", from any of the ways people write them: "Linf", "L2", "l_inf", inf, 2."""
+    """ "linf" or "l2", from any of the ways people write them: "Linf", "L2", "l_inf", inf, 2."""
     key = str(int(norm) if norm == 2 else norm).lower()
     if key not in _NORMS:
         raise ValueError(f"Unknown norm {norm!r}. Available: linf, l2")
     return _NORMS[key]
+
+
+def batches(x: Tensor, size: int) -> list[Tensor]:
+    """x (n, ...) in pieces of `size` points; the last may be smaller."""
+    return [x[i : i + size] for i in range(0, len(x), size)]
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
@@ -84,7 +89,9 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
     if y.shape != x.shape[:1] or y.dtype.is_floating_point or y.dtype == torch.bool:
         raise ValueError(f"expected integer labels of shape ({len(x)},), got {y.dtype} of shape {tuple(y.shape)}")
     if not eps > 0 or (norm == "linf" and eps > 1):
-        raise ValueError(f"expected eps > 0{' and at most 1' if norm == 'linf' else ''}, got {eps}; inputs lie in [0, 1]: 8/255, not 8")
+        raise ValueError(
+            f"expected eps > 0{' and at most 1' if norm == 'linf' else ''}, got {eps}; inputs lie in [0, 1]: 8/255, not 8"
+        )
 
 
 def check_scores(scores: Tensor, again: Tensor, y: Tensor) -> int:
@@ -101,14 +108,14 @@ def check_scores(scores: Tensor, again: Tensor, y: Tensor) -> int:
     spread = (scores - again).abs().amax() / scores.abs().amax().clamp_min(1e-12)
     if float(spread) > 1e-3:
         raise ValueError(
-            f"expected a deterministic model, but the same inputs gave scores that differ by {float(spread):.2g} of their size; "
+            f"expected a deterministic model, but equal inputs gave scores that differ by {float(spread):.2g} of their size: "
             "turn dropout and input noise off, or attack the average over many draws"
         )
     total = scores.sum(1)
     if bool(((scores >= 0) & (scores <= 1)).all()) and bool(((total - 1).abs() < 1e-5).all()):
         warnings.warn(
-            "the scores are probabilities: non-negative and summing to one. Attacks need scores; a softmax at the end saturates "
-            "and hides gradients. Return the outputs before it.",
+            "the scores are probabilities: non-negative and summing to one. Attacks need scores: a softmax at the end "
+            "saturates and hides gradients; return the outputs before it",
             UserWarning,
             stacklevel=4,
         )

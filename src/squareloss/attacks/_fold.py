@@ -101,7 +101,7 @@ def _foldable(layer: nn.Module, norm: Any) -> bool:
         return False
     if isinstance(layer, nn.Linear):
         return isinstance(norm, nn.BatchNorm1d) and norm.num_features == layer.out_features
-    return norm.num_features == layer.out_channels  # type: ignore[no-any-return, union-attr]
+    return norm.num_features == layer.out_channels  # type: ignore[no-any-return]
 
 
 def _run(model: nn.Module, x: Tensor, hooks: list[Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from squareloss.attacks._common import check_scores
+from squareloss.attacks._common import batches, check_scores
 from squareloss.attacks._fold import fold_batch_norm, frozen_copy, keep_ends
 from squareloss.attacks.losses import Objective
 
@@ -21,8 +21,8 @@ _PATIENCE = 5  # how often a batch size is asked for before its step is captured
 class Network:
     """A model prepared for an attack. The model itself is left as it is.
 
-    `scores` and `gradient` run the fast copy: frozen weights, batch norm folded, on CUDA captured at a few batch sizes and, with
-    precision "bfloat16", under autocast with the first and last layer in float32. `exact` runs the model, TF32 off.
+    `scores` and `gradient` run the fast copy: frozen weights, batch norm folded, on CUDA captured at a few batch sizes and,
+    with precision "bfloat16", under autocast with the first and last layer in float32. `exact` runs the model, TF32 off.
 
     Arguments:
         model: in eval mode.
@@ -33,7 +33,14 @@ class Network:
     """
 
     def __init__(
-        self, model: nn.Module, x: Tensor, y: Tensor, *, batch_size: int | None = None, precision: Precision | None = None, plain: bool = False
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int | None = None,
+        precision: Precision | None = None,
+        plain: bool = False,
     ) -> None:
         self.model = model
         self.device = next((p.device for p in [*model.parameters(), *model.buffers()]), x.device)
@@ -58,21 +65,21 @@ class Network:
     def exact(self, x: Tensor) -> Tensor:
         """The model's scores (n, K), in float32 without TF32."""
         with torch.no_grad(), _strict():
-            return torch.cat([self.model(batch) for batch in x.split(self.batch_size)])
+            return torch.cat([self.model(batch) for batch in batches(x, self.batch_size)])
 
     def scores(self, x: Tensor) -> Tensor:
         """The fast copy's scores (n, K)."""
         with torch.no_grad():
-            return torch.cat([self._call("scores", self._forward, (batch,))[0] for batch in x.split(self.batch_size)])
+            return _join([self._call("scores", self._forward, (batch,))[0] for batch in batches(x, self.batch_size)])
 
     def gradient(self, x: Tensor, objective: Objective, y: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Scores (n, K), values of the loss (n,), and its gradient in x (n, ...)."""
         step = lambda *inputs: self._backward(objective, *inputs)
         parts = [
             self._call(objective, step, inputs)
-            for inputs in zip(*(t.split(self.batch_size) for t in (x, y, targets)), strict=True)
+            for inputs in zip(*(batches(t, self.batch_size) for t in (x, y, targets)), strict=True)
         ]
-        scores, values, gradients = (torch.cat(p) for p in zip(*parts, strict=True))
+        scores, values, gradients = (_join(list(p)) for p in zip(*parts, strict=True))
         return scores, values, gradients.contiguous()
 
     def _prepare(self, sample: Tensor, plain: bool) -> nn.Module:
@@ -130,21 +137,24 @@ class _Captured:
 
     def __init__(self, step: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...], size: int, pool: Any) -> None:
         self.inputs = tuple(_buffer(t, size) for t in inputs)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # warm up outside the capture: libraries allocate and choose algorithms
-            for _ in range(3):
-                step(*self.inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool):
-            self.outputs = step(*self.inputs)
+        self.device = inputs[0].device
+        with torch.cuda.device(self.device):
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):  # warm up outside the capture: libraries allocate and choose algorithms
+                for _ in range(3):
+                    step(*self.inputs)
+            torch.cuda.current_stream().wait_stream(stream)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, pool=pool):
+                self.outputs = step(*self.inputs)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         n = len(inputs[0])
         for buffer, value in zip(self.inputs, inputs, strict=True):
             buffer[:n].copy_(value)
-        self.graph.replay()
+        with torch.cuda.device(self.device):
+            self.graph.replay()
         return tuple(t[:n].clone() for t in self.outputs)  # graphs share their memory: copy before the next one runs
 
 
@@ -153,6 +163,10 @@ def _buffer(like: Tensor, size: int) -> Tensor:
     buffer = like[:1].expand(size, *like.shape[1:])
     layout = torch.channels_last if like.ndim == 4 else torch.contiguous_format
     return torch.empty(buffer.shape, dtype=like.dtype, device=like.device).contiguous(memory_format=layout).copy_(buffer)
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _round_up(n: int) -> int:
@@ -169,9 +183,10 @@ def _strict() -> Iterator[None]:
         return
     modern = hasattr(torch.backends.cudnn, "conv")
     matmul: Any = torch.backends.cuda.matmul
-    parts: list[Any] = [torch.backends.cudnn, matmul]
+    cudnn: Any = torch.backends.cudnn
+    parts: list[Any] = [cudnn, matmul]
     if modern:  # setting some parts only would make the old flags unreadable
-        parts = [torch.backends.cudnn.conv, torch.backends.cudnn.rnn, matmul]
+        parts = [cudnn.conv, cudnn.rnn, matmul]
     name, strict = ("fp32_precision", "ieee") if modern else ("allow_tf32", False)
     before = [getattr(part, name) for part in parts]
     try:

@@ -1,8 +1,8 @@
 """How every attack runs: stages of rounds over the points that still stand.
 
-A round is one try at the points left: one restart, one target class. All points of a round advance together, one step at a time;
-those that break leave at once and the rest close ranks, so every pass is full. Steps search with the fast copy of the network; a
-point is broken only when the model itself, in float32, errs on an example inside the ball and the box.
+A round is one try at the points left: one restart, one target class. All points of a round advance together, one step at a
+time; those that break leave at once and the rest close ranks, so every pass is full. Steps search with the fast copy of the
+network; a point is broken only when the model itself, in float32, errs on an example inside the ball and the box.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss.attacks import _save
-from squareloss.attacks._common import Norm, check_inputs, distance, inside, norm_name
+from squareloss.attacks._common import Norm, batches, check_inputs, distance, inside, norm_name
 from squareloss.attacks._network import Network, Precision
 from squareloss.attacks._progress import Progress
 from squareloss.attacks._random import Draws, PerExample, Published
@@ -36,7 +36,7 @@ class Options(TypedDict, total=False):
     seed: of everything random. Default 0.
     batch_size: points per pass of the network. Default 512 on CUDA, 250 elsewhere.
     precision: of the search, "float32" or "bfloat16"; float32 decides. Default "bfloat16" on CUDA, "float32" elsewhere.
-    parity: follow the published AutoAttack code: its random numbers (seeded per attack and batch), a plain float32 network. Slower.
+    parity: follow the published AutoAttack code: its random numbers, seeded per attack and batch, and a plain network. Slower.
     progress: show a line with an estimate on stderr. Default False.
     save: a file to save to, and to resume from if it is there.
     """
@@ -64,8 +64,9 @@ class Round(Protocol):
     """One try. A frozen dataclass; what changes is in the state.
 
     `start` gets a state with x (n, ...), y (n,), id (n,), and order (n, K), the classes by rising clean score; it and every
-    `step` leave in it `tried` (n, ...), the examples just tried, and `margin` (n,), their score of the true class minus the best
-    other, zero or less where the class is lost.
+    `step` leave in it `tried` (n, ...), the examples just tried, and `margin` (n,), their score of the true class minus the
+    best other, zero or less where the class is lost. They may keep `hit` (n,), the step of the first loss, and `skipped` (n,),
+    the forwards they did without.
     """
 
     @property
@@ -114,9 +115,7 @@ def attack(model: nn.Module, x: Tensor, y: Tensor, eps: float, plan: Plan, optio
     norm = norm_name(options.get("norm", "linf"))
     check_inputs(model, x, y, eps, norm)
     parity, seed = options.get("parity", False), options.get("seed", 0)
-    network = Network(
-        model, x, y, batch_size=options.get("batch_size"), precision=options.get("precision"), plain=parity
-    )
+    network = Network(model, x, y, batch_size=options.get("batch_size"), precision=options.get("precision"), plain=parity)
     stages, notes = plan(network.num_classes)
     for stage in stages:
         for round_ in stage.rounds:
@@ -162,7 +161,7 @@ class Evaluation:
     def _clean(self) -> None:
         """The model's verdict without an attack, and the order of the classes, which targets are chosen by."""
         network = self.problem.network
-        scores = torch.cat([network.exact(b.to(network.device)).to(self.x.device) for b in self.x.split(self.wave_size)])
+        scores = torch.cat([network.exact(b.to(network.device)).to(self.x.device) for b in batches(self.x, self.wave_size)])
         self.ledger.tensors["order"] = scores.sort(1).indices
         self.ledger.tensors["forwards"] += 1
         self.ledger.clean_errors((scores.argmax(1) != self.y).nonzero().squeeze(1))
@@ -170,7 +169,7 @@ class Evaluation:
     def _run_stage(self) -> None:
         if self.pool is None:
             self.pool = self.ledger.standing()
-        waves = self.pool.split(self.wave_size) if len(self.pool) else ()
+        waves = batches(self.pool, self.wave_size)
         while self.wave < len(waves):
             if self.round == 0 and self.state is None:
                 self.problem.draws.restart()
@@ -242,7 +241,10 @@ class Evaluation:
         state = self.state
         assert state is not None
         f0, b0, f, b = this.costs
-        self.ledger.spend(state["id"][gone].to(self.x.device), f0 + f * self.step, b0 + b * self.step)
+        ids = state["id"][gone].to(self.x.device)
+        self.ledger.spend(ids, f0 + f * self.step, b0 + b * self.step)
+        if "skipped" in state:
+            self.ledger.tensors["forwards"][ids] -= state["skipped"][gone].to(self.x.device)
         stays = torch.ones(len(state["id"]), dtype=torch.bool, device=gone.device)
         stays[gone] = False
         kept = stays.nonzero().squeeze(1)
@@ -260,7 +262,7 @@ class Evaluation:
     def _last_look(self) -> None:
         """Every example found lies in the ball and the box and fools the model; anything else is a bug and must not pass."""
         t, network = self.ledger.tensors, self.problem.network
-        for ids in (t["by"] >= 0).nonzero().squeeze(1).split(self.wave_size):
+        for ids in batches((t["by"] >= 0).nonzero().squeeze(1), self.wave_size):
             adv = t["adv"][ids].to(network.device)
             right = network.exact(adv).argmax(1).to(self.x.device) == self.y[ids]
             fair = inside(t["adv"][ids], self.x[ids], self.problem.eps, self.problem.norm)
@@ -277,7 +279,7 @@ class Evaluation:
         n, cost = len(self.state["id"]), sum(this.costs[2:])
         if self.progress.show:
             stage = self.stages[self.stage]
-            later = [r for r in stage.rounds[self.round + 1 :]] + [r for s in self.stages[self.stage + 1 :] for r in s.rounds]
+            later = list(stage.rounds[self.round + 1 :]) + [r for s in self.stages[self.stage + 1 :] for r in s.rounds]
             left = n * (cost * (this.steps - self.step) + sum(sum(r.costs[2:]) * r.steps for r in later))
             place = f"{stage.name} {self.round + 1}/{len(stage.rounds)} step {self.step}/{this.steps}"
             self.progress.tick(n * cost, left, f"{place}: {len(self.ledger.standing())} of {len(self.x)} stand")
@@ -297,7 +299,12 @@ class Evaluation:
         drawn = self.problem.draws.state()
         tensors |= {k: v for k, v in {"pool": self.pool, "draws": drawn}.items() if v is not None}
         where = {"stage": self.stage, "wave": self.wave, "round": self.round, "step": self.step}
-        header: dict[str, Any] = {"fingerprint": self.mark, "seconds": self.seconds(), "has_state": self.state is not None, **where}
+        header: dict[str, Any] = {
+            "fingerprint": self.mark,
+            "seconds": self.seconds(),
+            "has_state": self.state is not None,
+            **where,
+        }
         _save.write(self.path, tensors, header)
         self._saved = time.monotonic()
 
@@ -309,10 +316,13 @@ class Evaluation:
         tensors, header = found
         self.stage, self.wave, self.round, self.step = (header[k] for k in ("stage", "wave", "round", "step"))
         self._before = header["seconds"]
-        pick = lambda prefix: {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        self.ledger.tensors = {k: v.to(self.x.device) for k, v in pick("ledger.").items()}
+        self.ledger.tensors = {k: v.to(self.x.device) for k, v in _under("ledger.", tensors).items()}
         device = self.problem.network.device
-        self.state = {k: v.to(device) for k, v in pick("state.").items()} if header["has_state"] else None
+        self.state = {k: v.to(device) for k, v in _under("state.", tensors).items()} if header["has_state"] else None
         self.pool = tensors["pool"].to(self.x.device) if "pool" in tensors else None
         self.problem.draws.restore(tensors.get("draws"))
         return True
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

@@ -35,9 +35,9 @@ def apgd(
 ) -> AttackResult:
     """Auto-PGD on an untargeted loss. Steps begin at 2 eps and halve at the checks (22, 41, 57, 70, 80, 87, 93, 99 of 100).
 
-    x <- x + .75 (P(x + step direction) - x) + .25 (x - x_before). At a check the step of a point halves, and it goes back to the
-    best point so far, if the loss rose in less than `rho` of the steps since the last check, or if neither step nor best loss
-    changed since then.
+    x <- x + .75 (P(x + step direction) - x) + .25 (x - x_before). At a check the step of a point halves, and it goes back to
+    the best point so far, if the loss rose in no more than `rho` of the steps since the last check, or if neither step nor best
+    loss changed since then.
 
     Arguments: `steps` gradient steps, `restarts` random starts, `rho` as above; the others as for `pgd`.
     """
@@ -100,8 +100,12 @@ class APGDRound:
         self.goal.check(num_classes)
 
     def start(self, problem: Problem, state: State) -> None:
-        """A random point of the sphere, clipped to the box."""
+        """Choose the targets, and begin."""
         set_target(state, self.rank, self.targets)
+        self.begin(problem, state)
+
+    def begin(self, problem: Problem, state: State) -> None:
+        """A random point of the sphere, clipped to the box."""
         x, place = state["x"], (self.attack, self.goal.name, self.rank, self.restart)
         start = x + problem.eps * on_sphere(problem.draws, state["id"], place, x, problem.norm)
         value = self._try(problem, state, start.clamp_(0, 1))

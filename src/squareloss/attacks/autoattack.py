@@ -31,8 +31,8 @@ def autoattack(
 ) -> AttackResult:
     """AutoAttack as published: APGD on cross-entropy, targeted APGD on DLR, targeted FAB, and Square Attack.
 
-    100 steps each for the first three, one start, nine targets (fewer if there are fewer classes); 5000 queries for the last. For
-    two and three classes, where targeted DLR is not defined, targeted APGD maximises the margin instead, with a warning and a note.
+    100 steps each for the first three, one start, nine targets (fewer if there are fewer classes); 5000 queries for the last.
+    For two and three classes, where targeted DLR is not defined, targeted APGD maximises the margin instead, with a warning.
 
     Arguments:
         model: any module that gives scores (N, K) on inputs in [0, 1], in eval mode.

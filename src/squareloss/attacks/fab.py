@@ -96,11 +96,11 @@ class FABRound:
 
 
 def to_hyperplane(points: Tensor, w: Tensor, value: Tensor, norm: Norm) -> Tensor:
-    """The shortest moves in the box [0, 1] that bring w.point + b from `value` to zero; as far as the box allows if it can't be.
+    """The shortest moves in the box [0, 1] that bring w.point + b from `value` to zero, or as far as the box allows.
 
-    Every coordinate moves against the sign of value w_i, by min(lambda u_i, room_i), with u_i = 1 in l_inf and |w_i| in l_2. The
-    progress sum_i |w_i| min(lambda u_i, room_i) is concave and piecewise linear in lambda, so Newton's method from zero rises to
-    the solution and ends there after finitely many steps; no sorting.
+    Every coordinate moves against the sign of value w_i, by min(lambda u_i, room_i), with u_i = 1 in l_inf and |w_i| in l_2.
+    The progress sum_i |w_i| min(lambda u_i, room_i) is concave and piecewise linear in lambda, so Newton's method from zero
+    rises to the solution and ends there after finitely many steps; no sorting.
 
     Arguments:
         points: (n, D) in the box. w: (n, D). value: (n,). norm: whose shortest moves.

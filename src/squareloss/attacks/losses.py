@@ -134,7 +134,9 @@ class Objective:
             raise ValueError(_too_few(self.name, least, num_classes, "margin_targeted" if self.targeted else "margin"))
 
 
-def objective(loss: str | Callable[..., Tensor], *, targeted: bool = False, coding: Coding | None = None, scale: float = 1.0) -> Objective:
+def objective(
+    loss: str | Callable[..., Tensor], *, targeted: bool = False, coding: Coding | None = None, scale: float = 1.0
+) -> Objective:
     """The loss of that name, or a function of yours with the same arguments.
 
     Arguments:
@@ -165,7 +167,8 @@ def _cosine(scores: Tensor, labels: Tensor) -> Tensor:
     num_classes = scores.shape[1]
     centred = scores - scores.mean(1, keepdim=True)
     length = (centred.square().sum(1) + _TINY).sqrt()  # the tiny term keeps the gradient finite at f = 0
-    return _pick(centred, labels) / length * (num_classes / (num_classes - 1)) ** 0.5
+    factor: float = (num_classes / (num_classes - 1)) ** 0.5
+    return _pick(centred, labels) / length * factor
 
 
 def _need(scores: Tensor, least: int, name: str, instead: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from squareloss.attacks._common import check_inputs
+from squareloss.attacks._common import batches, check_inputs
 from squareloss.attacks._network import Network
 from squareloss.attacks._random import PerExample
 
@@ -42,8 +42,8 @@ def gaussian_noise(
 ) -> NoiseResult:
     """Accuracy on x + noise. The paper adds noise in standardised space, after (x - mean) / channel_std.
 
-    A model that standardises inside takes pixels, so the noise in pixels is std channel_std_c N(0, 1): pass the `channel_std` of
-    its standardisation. Without it the noise is in pixel space, which is about four times as strong on CIFAR.
+    A model that standardises inside takes pixels, so the noise in pixels is std channel_std_c N(0, 1): pass the `channel_std`
+    of its standardisation. Without it the noise is in pixel space, which is about four times as strong on CIFAR.
 
     Arguments:
         model: any module that gives scores (N, K) on inputs in [0, 1], in eval mode.
@@ -60,7 +60,7 @@ def gaussian_noise(
     width = _widths(channel_std, x)
     correct = torch.zeros(len(std), draws, len(x), dtype=torch.bool)
     source = PerExample(seed)
-    for ids in torch.arange(len(x)).split(network.batch_size):
+    for ids in batches(torch.arange(len(x)), network.batch_size):
         clean, label = x[ids].to(network.device), y[ids].to(network.device)
         for draw in range(draws):
             noise = source.normal(ids.to(network.device), ("noise", draw), tuple(x.shape[1:])).to(x.dtype) * width.to(clean)

@@ -112,7 +112,7 @@ def in_ball(draws: Draws, ids: Tensor, place: tuple[str | int, ...], like: Tenso
 
 
 def on_sphere(draws: Draws, ids: Tensor, place: tuple[str | int, ...], like: Tensor, norm: Norm) -> Tensor:
-    """A random point of norm one, as AutoAttack starts: a uniform draw divided by its l_inf norm, or a normal one by its l_2."""
+    """A random point of norm one, as AutoAttack starts: a uniform draw over its l_inf norm, or a normal one over its l_2."""
     shape = tuple(like.shape[1:])
     drawn = 2 * draws.uniform(ids, place, shape) - 1 if norm == "linf" else draws.normal(ids, place, shape)
     return (drawn / column(distance(drawn, norm) + 1e-12, drawn)).to(like.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from squareloss.attacks._run import Options, Problem, Stage, State, attack
 from squareloss.attacks.results import AttackResult
 
 _BLOCK = 64  # steps whose random draws are made at once
+_CHOICES = 1 << 14  # squares of one size there may be for the tried ones to be remembered
 _FALLS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # after these steps the share of the image halves
 
 
@@ -66,6 +68,10 @@ class SquareRound:
             tried = torch.where(stripes, image + problem.eps, image - problem.eps).clamp_(0, 1)
             low, high = ((image + s * problem.eps).clamp_(0, 1).view_as(state["x"]) for s in (-1, 1))
             state |= {"low": low, "high": high}
+            choices = image.shape[2] * image.shape[3] << image.shape[1]
+            if not problem.network.cuda and choices <= _CHOICES:
+                state["seen"] = torch.zeros(len(image), choices, dtype=torch.bool)
+                state["skipped"] = torch.zeros(len(image), dtype=torch.int64)
         else:
             tried = _onto_sphere(self._grid(problem, state, image), image, problem.eps)
         state["best"] = tried.view_as(state["x"])
@@ -79,10 +85,15 @@ class SquareRound:
         t = i % self._block(problem)
         if t == 0:
             self._draw(problem, state, i, image)
+        rows = self._unseen(state, i, t)
+        if rows is not None and len(rows) == 0:
+            return
         propose = self._square if problem.norm == "linf" else self._bump
         tried = propose(problem, state, i, t).view_as(state["x"])
-        margin = true_margin(problem.network.scores(tried), state["y"])
+        margin = self._margin(problem, state, tried, rows)
         better = margin < state["margin"]
+        if rows is not None:
+            state["seen"].masked_fill_(better.unsqueeze(1), False).scatter_(1, state["keys"][:, t, None], True)
         state["best"] = torch.where(column(better, tried), tried, state["best"])
         state["tried"] = state["best"]
         state["margin"] = torch.minimum(margin, state["margin"])
@@ -94,6 +105,30 @@ class SquareRound:
         side = max(round(math.sqrt(share * height * width)), 1 if norm == "linf" else 3)
         side += norm == "l2" and side % 2 == 0
         return min(side, height, width)
+
+    def _unseen(self, state: State, i: int, t: int) -> Tensor | None:
+        """The rows whose square was not tried on the same image before; None if all must be run.
+
+        A square that failed fails again, so on the CPU it is not run a second time: with squares of one pixel on small images
+        nearly all are repeats. On CUDA, finding them would wait for the device.
+        """
+        if "seen" not in state:
+            return None
+        height, width = _image(state["x"]).shape[2:]
+        if i > 0 and self.side(i, height, width, "linf") != self.side(i - 1, height, width, "linf"):
+            state["seen"].zero_()
+        repeats = state["seen"].gather(1, state["keys"][:, t, None]).squeeze(1)
+        state["skipped"] += repeats
+        return (~repeats).nonzero().squeeze(1)
+
+    def _margin(self, problem: Problem, state: State, tried: Tensor, rows: Tensor | None) -> Tensor:
+        """The margin of the images tried; infinite where they are not run."""
+        network, y = problem.network, state["y"]
+        if rows is None or len(rows) == len(y):
+            return true_margin(network.scores(tried), y)
+        margin = torch.full_like(state["margin"], torch.inf)
+        margin[rows] = true_margin(network.scores(tried[rows]), y[rows])
+        return margin
 
     def _square(self, problem: Problem, state: State, i: int, t: int) -> Tensor:
         """The best image with +-eps in the window of step t of the block."""
@@ -107,19 +142,18 @@ class SquareRound:
         n, channels, height, width = image.shape
         side = self.side(i, height, width, "l2")
         delta = (best - image).flatten(2)  # (n, C, HW)
-        corners = state["corners"][:, t]  # (n, 4)
-        here, there = (_window(corners[:, 2 * k], corners[:, 2 * k + 1], side, width) for k in (0, 1))  # (n, 1, side^2)
-        wide = (n, channels, side * side)
-        old = delta.gather(2, here.expand(wide))
-        both = torch.zeros(n, 1, height * width, dtype=torch.bool, device=image.device)
-        both = both.scatter(2, here, True).scatter(2, there, True)
+        offsets = _offsets(side, width, image.device)
+        here, there = (
+            (state["corners"][:, t, k, None] + offsets).unsqueeze(1).expand(n, channels, side * side) for k in (0, 1)
+        )
+        emptied = delta.scatter(2, there, 0.0).scatter(2, here, 0.0)
         spare = (problem.eps**2 - delta.square().sum((1, 2), keepdim=True)).clamp_min(0) / channels
-        mass = (spare + (delta * both).square().sum(2, keepdim=True)).sqrt()
-        signs = torch.where(state["signs"][:, t, :, None], 1.0, -1.0).to(delta)  # (n, C, 1)
-        new = _bumps(side, state["turned"][:, t], delta) * signs + old / (1e-12 + _length(old))
+        mass = (spare + (delta - emptied).square().sum(2, keepdim=True)).sqrt()  # (n, C, 1)
+        old = delta.gather(2, here)
+        bumps = _bumps(side, image)[state["turned"][:, t]].unsqueeze(1)  # (n, 1, side^2)
+        new = bumps * state["signs"][:, t, :, None] + old / (1e-12 + _length(old))
         new = new / (1e-12 + _length(new)) * mass
-        delta = delta.scatter(2, there.expand(wide), 0.0).scatter(2, here.expand(wide), new)
-        return _onto_sphere(delta.view_as(image), image, problem.eps)
+        return _onto_sphere(emptied.scatter(2, here, new).view_as(image), image, problem.eps)
 
     def _block(self, problem: Problem) -> int:
         """How many steps are drawn at once; the published l_2 draws depend on how many points are left at each step."""
@@ -140,11 +174,14 @@ class SquareRound:
                 for k, place in enumerate((torch.arange(height, device=image.device), torch.arange(width, device=image.device)))
             )
             state["signs"] = u[..., 2:] > 0.5
+            bits = (state["signs"] << torch.arange(channels, device=image.device)).sum(2)
+            state["keys"] = (first[..., 0] * width + first[..., 1] << channels) + bits  # which square of all there are
             return
         u = self._numbers(problem, state, i, block, 5)
-        state["corners"] = (u[..., :4] * spans.repeat(1, 2)).long()  # (n, block, 4)
-        state["turned"] = u[..., 4] > 0.5
-        state["signs"] = self._signs(problem, state, i + 1, (block, channels))
+        corners = (u[..., :4] * spans.repeat(1, 2)).long()  # (n, block, 4)
+        state["corners"] = corners[..., 0::2] * width + corners[..., 1::2]  # (n, block, 2), flat
+        state["turned"] = (u[..., 4] > 0.5).long()
+        state["signs"] = torch.where(self._signs(problem, state, i + 1, (block, channels)), 1.0, -1.0).to(image)
 
     def _numbers(self, problem: Problem, state: State, i: int, block: int, count: int) -> Tensor:
         """Uniform numbers (n, block, count) for the steps from i on; in parity mode the same for every point."""
@@ -165,10 +202,10 @@ class SquareRound:
         delta, margin = torch.zeros_like(image), max(height - side * 5, 0) // 2
         for row in range(height // side):
             for col in range(width // side):
-                turned = self._numbers(problem, state, -1 - row * width - col, 1, 1)[:, 0, 0] > 0.5
+                turned = (self._numbers(problem, state, -1 - row * width - col, 1, 1)[:, 0, 0] > 0.5).long()
                 signs = self._signs(problem, state, -1 - row * width - col, (channels, 1, 1))
                 top, left = margin + row * side, margin + col * side
-                bump = _bumps(side, turned, image).view(n, 1, side, side)[..., : max(height - top, 0), : max(width - left, 0)]
+                bump = _bumps(side, image)[turned].view(n, 1, side, side)[..., : max(height - top, 0), : max(width - left, 0)]
                 delta[..., top : top + side, left : left + side] += bump * torch.where(signs, 1.0, -1.0).to(bump)
         return delta
 
@@ -191,18 +228,22 @@ def _onto_sphere(delta: Tensor, image: Tensor, eps: float) -> Tensor:
     return (image + delta * column(eps / (distance(delta, "l2") + 1e-12), delta)).clamp_(0, 1)
 
 
-def _window(row: Tensor, col: Tensor, side: int, width: int) -> Tensor:
-    """The flat indices (n, 1, side^2) of the windows with these upper left corners."""
-    steps = torch.arange(side, device=row.device)
-    rows, cols = row.unsqueeze(1) + steps, col.unsqueeze(1) + steps
-    return (rows.unsqueeze(2) * width + cols.unsqueeze(1)).flatten(1).unsqueeze(1)
+@cache
+def _offsets(side: int, width: int, device: torch.device) -> Tensor:
+    """The flat indices (side^2,) of a window at the upper left corner."""
+    steps = torch.arange(side, device=device)
+    return (steps.unsqueeze(1) * width + steps).flatten()
 
 
-def _bumps(side: int, turned: Tensor, like: Tensor) -> Tensor:
-    """The pair of bumps for each point, (n, 1, side^2), transposed where `turned`."""
-    bump = _pair(side).to(like)
-    flat = torch.stack([bump, bump.T]).flatten(1)
-    return flat[turned.long()].unsqueeze(1)
+def _bumps(side: int, like: Tensor) -> Tensor:
+    """The pair of bumps upright and turned, (2, side^2)."""
+    return _both(side, like.dtype, like.device)
+
+
+@cache
+def _both(side: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    bump = _pair(side)
+    return torch.stack([bump, bump.T]).flatten(1).to(device, dtype)
 
 
 def _pair(side: int) -> Tensor:

@@ -1,0 +1,170 @@
+"""Several attacks at several radii, as one table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from squareloss.attacks._run import Options
+from squareloss.attacks.apgd import apgd, apgd_targeted
+from squareloss.attacks.autoattack import autoattack
+from squareloss.attacks.fab import fab_targeted
+from squareloss.attacks.losses import TARGETED, UNTARGETED
+from squareloss.attacks.pgd import pgd
+from squareloss.attacks.results import AttackResult
+from squareloss.attacks.square_attack import square_attack
+from squareloss.attacks.worst_case import worst_case
+from squareloss.codings import Coding
+
+DEFAULT = ("pgd-ce", "autoattack", "worst_case")
+
+
+@dataclass
+class AttackTable:
+    """What each attack left at each radius.
+
+    Arguments:
+        eps: the radii. norm: of the ball. clean: accuracy without an attack.
+        results: by (attack, eps), the records.
+        seconds: of the whole table.
+    """
+
+    eps: list[float]
+    norm: str
+    clean: float
+    results: dict[tuple[str, float], AttackResult]
+    seconds: float
+
+    @property
+    def attacks(self) -> list[str]:
+        """The rows, in order."""
+        return list(dict.fromkeys(name for name, _ in self.results))
+
+    def minimum(self, eps: float) -> float:
+        """The share of points that no attack in the table breaks."""
+        broken = torch.stack([r.broken.cpu() for (_, e), r in self.results.items() if e == eps]).any(0)
+        return 1 - float(broken.double().mean())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per attack, with robust accuracy, passes and seconds at each radius; the last is the minimum per point."""
+        table: list[dict[str, Any]] = []
+        for name in self.attacks:
+            cells = [self.results[name, e] for e in self.eps]
+            table.append(
+                {
+                    "attack": name,
+                    "robust": [r.robust_accuracy for r in cells],
+                    "forwards": [int(r.forwards.sum()) for r in cells],
+                    "backwards": [int(r.backwards.sum()) for r in cells],
+                    "seconds": [r.seconds for r in cells],
+                    "notes": sorted({note for r in cells for note in r.notes}),
+                }
+            )
+        return [*table, {"attack": "minimum", "robust": [self.minimum(e) for e in self.eps]}]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rows, and what they rest on, for JSON."""
+        return {"norm": self.norm, "eps": self.eps, "clean": self.clean, "seconds": self.seconds, "rows": self.rows()}
+
+    def __str__(self) -> str:
+        width = max(len(row["attack"]) for row in self.rows())
+        head = f"{self.norm:<{width}}  " + "  ".join(f"{f'{e * 255:.3g}/255':>8}" for e in self.eps)
+        lines = [f"{r['attack']:<{width}}  " + "  ".join(f"{v:8.2%}" for v in r["robust"]) for r in self.rows()]
+        return "\n".join([f"clean accuracy {self.clean:.2%}", head, *lines])
+
+
+class EtaScores(nn.Module):
+    """A model whose scores are eta of another's: what attacks see on the scale of probabilities."""
+
+    def __init__(self, model: nn.Module, coding: Coding) -> None:
+        super().__init__()
+        self.model, self.coding = model, coding
+        self.train(model.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """eta (N, K) of inputs (N, ...)."""
+        return self.coding.eta(self.model(x))
+
+
+def evaluate(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    eps: float | Sequence[float],
+    *,
+    attacks: Sequence[str] = DEFAULT,
+    coding: Coding | None = None,
+    surrogate: nn.Module | None = None,
+    **options: Unpack[Options],
+) -> AttackTable:
+    """Run every attack at every radius; the table ends with the minimum per point.
+
+    Arguments:
+        model, x, y: as for `pgd`.
+        eps: one radius or several.
+        attacks: "pgd-LOSS", "apgd-LOSS" (a loss of `losses.UNTARGETED`, or a targeted one for the nine runners-up), "apgd-t",
+            "fab-t", "square", "autoattack", "worst_case". With "@eta" at the end it attacks eta instead of the scores: losses
+            that depend on the scale, such as cross-entropy, then behave differently.
+        coding: of the network, for losses that read eta and for "@eta".
+        surrogate: another network for `worst_case` to transfer from.
+        options: see `Options`; `save` is a folder here, with one file per attack and radius.
+    """
+    radii = [float(e) for e in ([eps] if isinstance(eps, (int, float)) else eps)]
+    runs = {name: _attack(name, coding, surrogate) for name in attacks}
+    folder, began = options.get("save"), time.monotonic()
+    results = {}
+    for name, run in runs.items():
+        seen = _scores(model, name, coding)
+        for radius in radii:
+            own: Options = {**options}
+            if folder is not None:
+                own["save"] = Path(str(folder)) / f"{name.replace('@', '-')}-{radius:.6f}.safetensors"
+            results[name, radius] = run(seen, x, y, radius, own)
+    first = next(iter(results.values()))
+    return AttackTable(radii, first.norm_name, first.clean_accuracy, results, time.monotonic() - began)
+
+
+Run = Callable[[nn.Module, Tensor, Tensor, float, Options], AttackResult]
+
+
+def _attack(name: str, coding: Coding | None, surrogate: nn.Module | None) -> Run:
+    """The attack of that name."""
+    plain = name.removesuffix("@eta")
+    suites: dict[str, Run] = {
+        "apgd-t": lambda m, x, y, e, o: apgd_targeted(m, x, y, e, **o),
+        "fab-t": lambda m, x, y, e, o: fab_targeted(m, x, y, e, **o),
+        "square": lambda m, x, y, e, o: square_attack(m, x, y, e, **o),
+        "autoattack": lambda m, x, y, e, o: autoattack(m, x, y, e, **o),
+        "worst_case": lambda m, x, y, e, o: worst_case(m, x, y, e, surrogate=surrogate, report=False, **o).result,
+    }
+    if plain in suites:
+        return suites[plain]
+    kind, _, loss = plain.partition("-")
+    if kind == "pgd" and loss in UNTARGETED:
+        return lambda m, x, y, e, o: pgd(m, x, y, e, loss=loss, coding=coding, **o)
+    if kind == "pgd" and loss in TARGETED:
+        return lambda m, x, y, e, o: pgd(m, x, y, e, loss=loss, targets=9, coding=coding, **o)
+    if kind == "apgd" and loss in UNTARGETED:
+        return lambda m, x, y, e, o: apgd(m, x, y, e, loss=loss, coding=coding, **o)
+    if kind == "apgd" and loss in TARGETED:
+        return lambda m, x, y, e, o: apgd_targeted(m, x, y, e, loss=loss, coding=coding, **o)
+    names = [*suites, "pgd-LOSS", "apgd-LOSS"]
+    raise ValueError(
+        f"Unknown attack {name!r}. Available: {', '.join(names)}; LOSS is one of {', '.join([*UNTARGETED, *TARGETED])}"
+    )
+
+
+def _scores(model: nn.Module, name: str, coding: Coding | None) -> nn.Module:
+    """The model as the attack sees it."""
+    if not name.endswith("@eta"):
+        return model
+    if coding is None:
+        raise ValueError(f"expected a coding for {name!r}: eta depends on it; pass coding=Simplex(radius=...)")
+    return EtaScores(model, coding).eval()
