@@ -99,7 +99,7 @@ class Engine:
             code if intercept else torch.zeros_like(code),
             moments.mass if intercept else math.inf,
         )
-        self._choose(path, scale, [mass / moments.mass for mass in moments.class_mass], blocks, count)
+        self._choose(path.unscaled(scale), [mass / moments.mass for mass in moments.class_mass], blocks, count)
 
     def solve_wide(self, block: Block) -> None:
         """Solve samples with n < d from their n x n inner products; the d x d sums wait until they are needed."""
@@ -113,7 +113,7 @@ class Engine:
         codes = encode(labels, self.num_classes)
         path = FeaturePath.from_data(x / scale, codes, s, intercept=self.options.intercept)
         frequencies = [s.new_zeros(k).index_add_(0, labels[:, i], s / s.sum()) for i, k in enumerate(self.num_classes)]
-        self._choose(path, scale, frequencies, lambda: [block], len(x))
+        self._choose(path.unscaled(scale), frequencies, lambda: [block], len(x))
 
     def solution(self) -> list[Selection]:
         """What was chosen for each label set; solved now if samples came or went, and chosen by the reservoir."""
@@ -126,14 +126,14 @@ class Engine:
 
     def scores(self, x: Tensor) -> list[Tensor]:
         """The scores (m, K) of features (m, d), for each label set."""
-        return [x / self.scale @ chosen.coefficients + chosen.intercept for chosen in self.solution()]
+        return [x @ chosen.coefficients + chosen.intercept for chosen in self.solution()]
 
     def leave_one_out(self, block: Block) -> list[Tensor]:
         """The scores (m, K) that fits without each of these samples give to it, for each label set."""
         solution = self.solution()
         x, labels, _ = block
         s = self.weights(block)
-        projected = self.path.project(x / self.scale)
+        projected = self.path.project(x)
         s = torch.ones_like(x[:, 0]) if s is None else s
         slack = self.path.slack(projected, s, [chosen.lam for chosen in solution])
         codes = [encode(labels[:, i : i + 1], [k]) for i, k in enumerate(self.num_classes)]
@@ -150,7 +150,6 @@ class Engine:
     def _choose(
         self,
         path: FeaturePath,
-        scale: Tensor,
         frequencies: Sequence[Tensor],
         blocks: Callable[[], Iterable[Block]],
         count: int,
@@ -159,14 +158,14 @@ class Engine:
         for lam in lambdas:
             path.check_regular(lam)
 
-        def scaled() -> Iterable[tuple[Block, Tensor | None]]:
+        def weighted() -> Iterable[tuple[Block, Tensor | None]]:
             for block in blocks():
-                yield (block[0] / scale, *block[1:]), self.weights(block)
+                yield block, self.weights(block)
 
         offset = None if self.class_weight is None else -self.class_weight.log()
         self.solved = select(
             path,
-            scaled,
+            weighted,
             self.num_classes,
             lambdas,
             count=count,
@@ -174,7 +173,7 @@ class Engine:
             offset=offset,
             criterion=self.options.criterion,
         )
-        self.path, self.scale = path, scale
+        self.path = path
 
     def _form_sums(self) -> Moments | None:
         if self.pending is not None:

@@ -168,7 +168,7 @@ def fit_curve(scores: Tensor, labels: Tensor, weight: Tensor, frequency: Tensor 
     """
     k = scores.shape[1]
     u = scores / k
-    spread = k / (len(scores) + k)
+    spread = 1 / (len(scores) + 1)
     target = torch.full_like(u, spread / k)
     target.scatter_add_(1, labels.unsqueeze(1), torch.full_like(u[:, :1], 1 - spread))
     share = weight / weight.sum()

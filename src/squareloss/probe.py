@@ -189,7 +189,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def coef_(self) -> Any:
         """The coefficients (K, d) of features as they come."""
-        return self._fitted(lambda s: (s.coefficients.T / self._engine.scale).cpu().numpy())
+        return self._fitted(lambda s: s.coefficients.T.cpu().numpy())
 
     @property
     def intercept_(self) -> Any:

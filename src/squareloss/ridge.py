@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class FeaturePath:
 
     Attributes:
         values: (r,) positive eigenvalues of sum_i s_i (x_i - mean)(x_i - mean)', ascending; r is the rank.
-        basis: (d, r) their eigenvectors.
+        basis: (d, r) their eigenvectors, divided by the scale of the features if there is one.
         cross: (r, K) basis' sum_i s_i (x_i - mean)(y_i - mean_y)'.
         mean, mean_y: (d,), (K,) weighted means; zero without an intercept.
         mass: the sum of the weights; infinity without an intercept, which costs no leverage.
@@ -53,9 +53,13 @@ class FeaturePath:
 
     @classmethod
     def from_scatter(cls, scatter: Tensor, cross: Tensor, mean: Tensor, mean_y: Tensor, mass: float) -> FeaturePath:
-        """The path of sums over samples: scatter (d, d) and cross (d, K), both of centred data."""
+        """The path of sums over samples: scatter (d, d), of which the lower half is read, and cross (d, K); of centred data."""
         values, basis = scatter_eigen(scatter)
         return cls(values, basis, basis.T @ cross, mean, mean_y, mass)
+
+    def unscaled(self, scale: Tensor) -> FeaturePath:
+        """The same path for features x, if this one is for x / scale, with a scale (d,)."""
+        return replace(self, basis=self.basis / scale.unsqueeze(1), mean=self.mean * scale)
 
     def solve(self, lam: float) -> tuple[Tensor, Tensor]:
         """The coefficients (d, K) and the intercept (K,) at one lambda."""
@@ -65,7 +69,7 @@ class FeaturePath:
 
     def project(self, x: Tensor) -> Tensor:
         """Features (m, d) in the basis (m, r), where every lambda is diagonal."""
-        return (x - self.mean) @ self.basis
+        return torch.addmm(-(self.mean @ self.basis), x, self.basis)
 
     def fitted(self, projected: Tensor, lambdas: Sequence[float]) -> Tensor:
         """Predictions (L, m, K) at every lambda, of projected features (m, r)."""
@@ -185,9 +189,9 @@ def left_out(y: Tensor, fitted: Tensor, slack: Tensor) -> Tensor:
 
 def scatter_eigen(scatter: Tensor) -> tuple[Tensor, Tensor]:
     """The positive eigenvalues (r,) of a scatter matrix (d, d), ascending, and their eigenvectors (d, r)."""
-    values, vectors = torch.linalg.eigh(scatter)
-    kept = values > _threshold(values)
-    return values[kept], vectors[:, kept]
+    values, vectors = torch.linalg.eigh(scatter)  # reads the lower half
+    zeros = int((values <= _threshold(values)).sum())
+    return values[zeros:], vectors[:, zeros:]
 
 
 def factor_eigen(factor: Tensor) -> tuple[Tensor, Tensor]:
