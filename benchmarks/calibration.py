@@ -8,7 +8,8 @@ Bootstrap: `metrics.evaluate(p, y, bootstrap=1000)` of 10,000 x 100 float32 prob
 two of them, the calibration error and the accuracy; its loop draws the samples, indexes them and computes these two. It is
 timed for 20 replicates a round and scaled to 1,000. Bar: under 2 s on two cores.
 ECE: one call on 1,000,000 x 100 float32 probabilities each. Bar: no slower than torchmetrics and netcal.
-Rounds are interleaved. CPU seconds are shown beside the clock's, which suffer when other work shares the cores.
+Rounds are interleaved. CPU seconds are shown beside the clock's, which suffer when other work shares the cores; there, set
+OMP_WAIT_POLICY=PASSIVE, so that threads that wait do not spin.
 The evidence is in results/benchmarks/calibration.json: medians, spread, versions.
 
 Coverage: ten classes whose probabilities are known, made too sharp by a factor; 200 sets of 2,000 samples each, 300 replicates.
@@ -140,7 +141,7 @@ def speed_table(content: dict[str, Any]) -> str:
     machine = content["machine"]
     lines = [
         f"{content['threads']} threads of {machine['cpu']}, torch {machine['torch']}, median (least to greatest); "
-        f"from `{content['command']}`.",
+        f"from `{content['command']}`. The cores were shared with other work: load average {content['load_average']:.1f}.",
         "",
         "| task | | clock, s | CPU, s |",
         "|---|---|---|---|",

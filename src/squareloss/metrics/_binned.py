@@ -137,7 +137,7 @@ class EqualMass:
 
     def __call__(self, counts: Tensor) -> dict[str, Tensor]:
         samples = counts.shape[1]
-        counts = counts.index_select(1, self.order)
+        counts = counts.gather(1, self.order.expand(counts.shape))
         running = counts.cumsum(1)
         size, gap, accuracy = self._sums(running, counts)
         accuracy = accuracy / size.clamp_min(1)
@@ -154,7 +154,7 @@ class EqualMass:
         # bin j ends with the sample at which the count reaches (j + 1) N / B, and with its equals
         reach = torch.arange(1, self.bins + 1, dtype=torch.float64, device=counts.device) * counts.shape[1] / self.bins
         end = self.last[torch.searchsorted(running, reach.expand(len(counts), -1).contiguous())]  # (R, B)
-        columns = (running, (counts * self.residual).cumsum(1), (counts * self.correct).cumsum(1))
+        columns = (running, (counts * self.residual).cumsum_(1), (counts * self.correct).cumsum_(1))
         sums = [column.gather(1, end) for column in columns]
         return [torch.diff(column, dim=1, prepend=torch.zeros_like(column[:, :1])) for column in sums]
 
@@ -162,28 +162,30 @@ class EqualMass:
 class Classwise:
     """counts -> classwise_ece.
 
-    The K B sums are not formed one by one: at most B - 1 probabilities of a sample lie beyond the first bin, so those are
-    summed as a sparse list, and the first bin of a class is the sum over all its samples, a matrix product, less the others.
+    The K B sums are not formed one by one: few probabilities of a sample lie beyond the first bin, B - 1 at most, so theirs
+    are a sparse matrix's product; and the first bin of a class is the sum over all samples, a dense product, less the others.
     """
 
     def __init__(self, predictions: Predictions, bins: int) -> None:
         self.bins = check_bins(bins)
-        self.values, self.labels, self.blocks = predictions.values, predictions.labels, predictions.blocks()
-        edges = _inner_edges(self.values, bins)
-        beyond = self.values > (edges[0] if bins > 1 else float("inf"))
-        self.sample, klass = beyond.nonzero(as_tuple=True)
-        value = self.values[self.sample, klass].clamp(max=1)
-        self.cell = klass * (bins - 1) + torch.bucketize(value, edges) - 1
-        self.residual = value.double() - (klass == self.labels[self.sample]).double()
+        self.labels, self.blocks = predictions.labels, predictions.blocks()
+        self.samples, self.classes = predictions.values.shape
+        edges = _inner_edges(predictions.values, bins)
+        beyond = predictions.values > (edges[0] if bins > 1 else float("inf"))
+        sample, klass = beyond.nonzero(as_tuple=True)
+        value = predictions.values[sample, klass].clamp(max=1)
+        cell = klass * (bins - 1) + torch.bucketize(value, edges) - 1
+        residual = value.double() - (klass == self.labels[sample]).double()
+        size = (self.classes * (bins - 1), self.samples)
+        self.outer = torch.sparse_coo_tensor(torch.stack([cell, sample]), residual, size, check_invariants=True).coalesce()
 
     def __call__(self, counts: Tensor) -> dict[str, Tensor]:
-        samples, classes = self.values.shape
-        total = -by_cell(counts, self.labels, classes)  # (R, K)
+        total = -by_cell(counts, self.labels, self.classes)  # (R, K)
         for part, block in zip(torch.split(counts, len(self.blocks[0]), dim=1), self.blocks, strict=True):
             total += part @ block.clamp(0, 1).double()
-        outer = by_cell(counts.index_select(1, self.sample) * self.residual, self.cell, classes * (self.bins - 1))
-        first = total - outer.view(len(counts), classes, self.bins - 1).sum(2)
-        return {"classwise_ece": (first.abs().sum(1) + outer.abs().sum(1)) / (samples * classes)}
+        outer = torch.sparse.mm(self.outer, counts.T).view(self.classes, self.bins - 1, len(counts))
+        first = total.T - outer.sum(1)  # (K, R)
+        return {"classwise_ece": (first.abs().sum(0) + outer.abs().sum((0, 1))) / (self.samples * self.classes)}
 
 
 def check_bins(bins: int) -> int:
