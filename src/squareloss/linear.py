@@ -222,8 +222,9 @@ class _LinearSquare(torch.autograd.Function):
             pulled = g.unsqueeze(1) * h  # (N, d)
             total = pulled.sum(0)
             if ctx.needs_input_grad[1]:
-                dw = _times(weight, _product(pulled.T, h), terms.curve, tilt, total)
-                dw = dw.index_add_(0, labels, at_class.unsqueeze(1) * h).to(weight.dtype)
+                dw = _weight_gradient(
+                    weight, _product(pulled.T, h), terms.curve, tilt, total, labels, at_class.unsqueeze(1) * h
+                )
             if ctx.needs_input_grad[2]:
                 db = terms.curve * _product(weight, total.unsqueeze(1)).squeeze(1) + tilt * g.sum()
                 db = db.index_add_(0, labels, at_class).to(ctx.bias_dtype)
@@ -242,21 +243,27 @@ def _gram(weight: Tensor, curve: float | Tensor, tilt: Tensor) -> tuple[Tensor, 
     return gram.mul_(curve) if isinstance(curve, float) else gram, lean
 
 
-def _times(weight: Tensor, square: Tensor, curve: float | Tensor, tilt: Tensor, total: Tensor) -> Tensor:
-    """diag(curve) W square + tilt total' (K, d), a chunk of classes at a time."""
-    out = torch.empty(weight.shape, dtype=square.dtype, device=square.device)
+def _weight_gradient(
+    weight: Tensor, square: Tensor, curve: float | Tensor, tilt: Tensor, total: Tensor, labels: Tensor, own: Tensor
+) -> Tensor:
+    """diag(curve) W square + tilt total' (K, d), and own (N, d) added to the rows of its labels; a chunk of classes at a time."""
+    out = torch.empty_like(weight)
     square = square * curve if isinstance(curve, float) else square
     for part in _chunks(weight):
         rows = _product(weight[part], square)
         rows = rows if isinstance(curve, float) else rows.mul_(curve[part].unsqueeze(1))
-        out[part] = rows.addr_(tilt[part], total)
-    return out
+        rows.addr_(tilt[part], total)
+        if out.dtype != rows.dtype:  # add in float32 before the chunk is rounded
+            inside = (labels >= part.start) & (labels < part.stop)
+            rows.index_add_(0, (labels - part.start).where(inside, 0), own * inside.unsqueeze(1))
+        out[part] = rows
+    return out if out.dtype != own.dtype else out.index_add_(0, labels, own)
 
 
 def _chunks(weight: Tensor) -> list[slice]:
     """Slices of the classes: small enough for the cache of a CPU, large enough for a GPU."""
-    step = max(1, 2 ** (20 if weight.is_cpu else 26) // weight.shape[1])
-    return [slice(start, start + step) for start in range(0, len(weight), step)]
+    step = max(1, 2 ** (20 if weight.is_cpu else 24) // weight.shape[1])
+    return [slice(start, min(start + step, len(weight))) for start in range(0, len(weight), step)]
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
