@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +24,9 @@ class MLP(nn.Module):
     def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.spec: dict[str, Any] = {"name": "mlp", "inputs": inputs, "hidden": list(hidden), "outputs": outputs}
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise([inputs, *hidden, outputs]))
+        # with a generator of our own, torch's global one is not even moved
+        linear = nn.Linear if generator is None else partial(nn.utils.skip_init, nn.Linear)
+        self.layers = nn.ModuleList(linear(a, b) for a, b in pairwise([inputs, *hidden, outputs]))
         if generator is not None:
             self.reset(generator)
 
