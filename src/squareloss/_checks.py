@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -11,8 +13,24 @@ REDUCTIONS = ("mean", "sum", "none")
 def options(reduction: str, label_smoothing: float) -> None:
     if reduction not in REDUCTIONS:
         raise ValueError(f"Unknown reduction {reduction!r}. Available: {', '.join(REDUCTIONS)}")
-    if not 0.0 <= label_smoothing < 1.0:
-        raise ValueError(f"expected label_smoothing in [0, 1), got {label_smoothing}")
+    smoothing(label_smoothing)
+
+
+def smoothing(value: float) -> None:
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"expected label_smoothing in [0, 1), got {value}")
+
+
+def positive(name: str, value: float) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"expected {name} to be a number, got {value!r}")
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"expected {name} > 0 and finite, got {value}")
+
+
+def gamma(value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"expected gamma >= 0 and finite, got {value}")
 
 
 def outputs(f: Tensor, num_classes: int) -> None:
@@ -30,38 +48,60 @@ def weight(w: Tensor | None, num_classes: int) -> None:
         raise ValueError(f"expected weight of shape ({num_classes},), one per class, got {tuple(w.shape)}")
 
 
-def target(t: Tensor, f: Tensor, num_classes: int) -> None:
+def target(t: Tensor, f: Tensor, num_classes: int, ignore_index: int) -> None:
     """Shape and dtype of a target for outputs f (N, width, ...), before any value is read."""
+    shape = f.shape
+    if len(shape) == 2 and t.dtype == torch.int64 and t.shape == shape[:1]:
+        return  # the usual case, first: small losses are called often
     dim = 0 if f.ndim == 1 else 1
-    rest = (*f.shape[:dim], *f.shape[dim + 1 :])
-    dense = (*f.shape[:dim], num_classes, *f.shape[dim + 1 :])
+    rest = shape[:dim] + shape[dim + 1 :]
     if t.is_floating_point():
-        if t.shape != dense:
-            hint = "class indices must be integers: labels.long()" if t.shape == rest else "one probability per class"
-            raise (TypeError if t.shape == rest else ValueError)(
-                f"expected soft targets of shape {dense} for outputs {tuple(f.shape)}, "
-                f"got {t.dtype} of shape {tuple(t.shape)}; {hint}"
-            )
-        return
+        return _soft_target(t, f, rest, (*shape[:dim], num_classes, *shape[dim + 1 :]), ignore_index)
     if t.dtype == torch.bool or t.is_complex():
         raise TypeError(f"expected integer class indices or floating-point probabilities, got {t.dtype}; use labels.long()")
     if t.shape != rest:
         raise ValueError(
-            f"expected class indices of shape {rest} for outputs {tuple(f.shape)}, got {tuple(t.shape)}"
-            + ("; use labels.squeeze(1)" if t.shape == (*rest, 1) else "")
+            f"expected class indices of shape {tuple(rest)} for outputs {tuple(shape)}, got {tuple(t.shape)}{_hint(t, f, rest)}"
         )
+
+
+def _soft_target(t: Tensor, f: Tensor, rest: tuple[int, ...], dense: tuple[int, ...], ignore_index: int) -> None:
+    if t.shape != dense:
+        hint = "class indices must be integers: labels.long()" if t.shape == rest else "one probability per class"
+        raise (TypeError if t.shape == rest else ValueError)(
+            f"expected soft targets of shape {dense} for outputs {tuple(f.shape)}, "
+            f"got {t.dtype} of shape {tuple(t.shape)}; {hint}"
+        )
+    if ignore_index >= 0:
+        raise ValueError(
+            f"expected a negative ignore_index with soft targets, got {ignore_index}: it is a class index, and they have none; "
+            "leave it at its default"
+        )
+
+
+def _hint(t: Tensor, f: Tensor, rest: tuple[int, ...]) -> str:
+    if t.shape == (*rest, 1):
+        return "; use labels.squeeze(-1)"
+    if f.ndim == 1 and t.shape == f.shape:
+        return "; for one output per sample, use outputs.unsqueeze(1)"
+    return "; for one-hot rows, use labels.float() or labels.argmax(1)" if t.shape == f.shape else ""
+
+
+def eager() -> bool:
+    """Whether operations run now, on real values: not while compiling, not inside `torch.func`."""
+    return not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
 
 
 def readable(t: Tensor) -> bool:
     """Whether values may be read: an eager CPU tensor, so that it costs no synchronisation and breaks no compilation."""
-    return t.is_cpu and not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+    return t.is_cpu and eager()
 
 
-def indices(labels: Tensor, num_classes: int, ignore_index: int | None = None) -> bool:
-    """Raise unless every label is in [0, K) or ignored. True if none is ignored."""
+def indices(labels: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
+    """Raise unless every label is in [0, K) or ignored."""
     low, high = torch.aminmax(labels)
-    if low >= 0 and high < num_classes and (ignore_index is None or not 0 <= ignore_index < num_classes):
-        return True
+    if low.item() >= 0 and high.item() < num_classes:
+        return
     used = labels if ignore_index is None else labels[labels != ignore_index]
     wrong = used[(used < 0) | (used >= num_classes)]
     if wrong.numel():
@@ -70,7 +110,6 @@ def indices(labels: Tensor, num_classes: int, ignore_index: int | None = None) -
             f"expected labels in [0, {num_classes}){ignored} for {num_classes} classes, got {int(wrong[0])}; "
             "relabel the classes from 0 or widen the last layer"
         )
-    return used.numel() == labels.numel()
 
 
 def soft(p: Tensor, dim: int) -> None:

@@ -2,8 +2,7 @@
 
 Written as an autograd function because plain autograd would keep a second N x K buffer and pass over it several times.
 `functional.square_loss` takes this path in eager mode; compiled code takes the plain formula, which the compiler fuses.
-On the CPU the value comes from sums of f and f^2, expanded: its rounding error is that of the loss at f = 0, not of the loss
-itself (about 1e-7 of it). The gradient comes from the residuals, with no such loss.
+Its operations are few on purpose: with ten classes on a CPU, each costs more to call than to compute.
 """
 
 from __future__ import annotations
@@ -15,7 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from squareloss import _checks
 from squareloss.codings import Levels
+from squareloss.simplex import wide
 
 
 class Quadratic(NamedTuple):
@@ -28,6 +29,7 @@ class Quadratic(NamedTuple):
     constant: float
 
 
+@functools.lru_cache(maxsize=256)
 def quadratic(levels: Levels, num_classes: int, label_smoothing: float, factor: float) -> Quadratic:
     """The loss of a sample, times `factor`, its label smoothed: the expectation over labels is again of this form."""
     k, gap = levels.on_weight, levels.on - levels.off
@@ -45,70 +47,118 @@ def quadratic(levels: Levels, num_classes: int, label_smoothing: float, factor: 
 class HardSquare(torch.autograd.Function):
     """sum_i w_{y_i} loss_i over the samples that are not ignored, divided by sum_i w_{y_i} if `mean`.
 
-    `clean` promises that no sample is ignored. Outputs (N, K, ...), labels (N, ...) of int64.
+    Outputs (N, K, ...), labels (N, ...) of int64, not empty. Label values are checked on the CPU.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, outputs: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, clean: bool,
-        mean: bool, q: Quadratic,
-    ) -> Tensor:  # fmt: skip
-        ctx.options = (ignore_index, mean, q)
-        if clean and weight is None and outputs.is_cpu:
-            ctx.save_for_backward(outputs, labels)
-            value = _expanded_sum(_wide(outputs), labels, q) / (labels.numel() if mean else 1)
-            return torch.scalar_tensor(value, dtype=_wide_dtype(outputs))
+        ctx: Any, outputs: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, mean: bool, q: Quadratic
+    ) -> Tensor:
+        loss: Tensor
+        count = labels.numel() if mean else 1
+        ctx.options = (ignore_index, mean, count, q)
+        if weight is None and outputs.is_cpu and (on := _at_class(outputs, labels, ignore_index)) is not None:
+            ctx.save_for_backward(outputs, labels, on)
+            f = wide(outputs)
+            return torch.scalar_tensor(_sum(f, labels, on, q) / count, dtype=f.dtype)
         if kernels := _kernels(outputs):
-            total, mass = kernels.forward(outputs, labels, weight, ignore_index, q)
+            loss, mass = kernels.forward(outputs, labels, weight, ignore_index, mean, q)
         else:
-            rows = _row_weights(labels, weight, ignore_index, _wide_dtype(outputs))
-            total, mass = (_row_losses(_wide(outputs), _safe(labels, ignore_index), q) * rows).sum(), rows.sum()
+            loss, mass = _weighted_sum(outputs, labels, weight, ignore_index, q)
+            loss = loss / mass if mean else loss
         ctx.save_for_backward(outputs, labels, weight, mass)
-        return total / mass if mean else total
+        return loss
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        ignore_index, mean, q = ctx.options
+        ignore_index, mean, count, q = ctx.options
         outputs, labels, *rest = ctx.saved_tensors
-        if not rest:
-            coefficient = grad / labels.numel() if mean else grad
-            return _residuals(_wide(outputs), labels, q).mul_(coefficient).to(outputs.dtype), *[None] * 6
+        first_order = not torch.is_grad_enabled()  # else someone will differentiate this gradient
+        if len(rest) == 1:
+            if first_order and (factor := _number(grad)) is not None:
+                gradient = _gradient(wide(outputs), labels, rest[0], q, factor / count)
+            else:
+                gradient = _slopes(wide(outputs), labels, q) * (grad / count)
+            return _narrow(gradient, outputs), None, None, None, None, None
         weight, mass = rest
-        coefficient = grad / mass if mean else grad
-        if (kernels := _kernels(outputs)) and not torch.is_grad_enabled():  # enabled: for a second derivative
-            return kernels.backward(outputs, labels, weight, ignore_index, q, coefficient), *[None] * 6
+        if first_order and (kernels := _kernels(outputs)):
+            return kernels.backward(outputs, labels, weight, ignore_index, mean, q, grad, mass), None, None, None, None, None
         rows = _row_weights(labels, weight, ignore_index, mass.dtype)
-        rows = torch.where(rows == 0, 0.0, rows * coefficient).unsqueeze(1)  # all ignored: 0, not 0 x infinity
-        residuals = _residuals(_wide(outputs), _safe(labels, ignore_index), q)
-        return residuals.mul_(rows).to(outputs.dtype), *[None] * 6
+        rows = torch.where(rows == 0, 0.0, rows * (grad / mass if mean else grad))  # all ignored: 0, not 0 x infinity
+        slopes = _slopes(wide(outputs), _safe(labels, ignore_index), q)
+        return _narrow(slopes * rows.unsqueeze(1), outputs), None, None, None, None, None
 
 
-def _expanded_sum(f: Tensor, labels: Tensor, q: Quadratic) -> float:
-    """The sum of all losses from sums over f: two reads of the outputs, no buffer."""
-    flat, on, n = f.reshape(-1), f.gather(1, labels.unsqueeze(1)).reshape(-1), labels.numel()
+def _number(grad: Tensor) -> float | None:
+    try:
+        return grad.item()
+    except RuntimeError:  # several at once: `torch.autograd.grad(..., is_grads_batched=True)`
+        return None
+
+
+def _at_class(outputs: Tensor, labels: Tensor, ignore_index: int) -> Tensor | None:
+    """f_y of every sample (N, 1, ...), or None if one is ignored; `gather` finds labels out of range on its way."""
+    if 0 <= ignore_index < outputs.shape[1]:
+        return None
+    try:
+        return wide(outputs.gather(1, labels.unsqueeze(1)))
+    except RuntimeError:
+        return None
+
+
+def _sum(f: Tensor, labels: Tensor, on: Tensor, q: Quadratic) -> float:
+    """The sum of all losses, expanded into sums of f and f^2: two reads of the outputs, no buffer.
+
+    The terms are as large as the loss at f = 0, so a loss below a hundredth of them is computed again from its residuals.
+    """
+    flat, n = f.reshape(-1), on.numel()
     squares = torch.dot(flat, flat).item()
-    first = flat.sum().item() if q.off else 0.0
-    everywhere = q.off_weight * (squares - 2 * q.off * first + flat.numel() * q.off**2)
-    at_class = -2 * (q.on_weight * q.on - q.off_weight * q.off) * on.sum().item()
+    if not math.isfinite(squares):
+        return squares
+    value = q.off_weight * (squares - 2 * q.off * f.sum().item() if q.off else squares)
+    value -= 2 * (q.on_weight * q.on - q.off_weight * q.off) * on.sum().item()
     if q.on_weight != q.off_weight:
-        at_class += (q.on_weight - q.off_weight) * torch.dot(on, on).item()
-    at_class += n * (q.on_weight * q.on**2 - q.off_weight * q.off**2)
-    # rounding may leave a perfect fit a hair below zero
-    return max(everywhere + at_class, 0.0) + n * q.constant if math.isfinite(squares) else squares
+        value += (q.on_weight - q.off_weight) * on.square().sum().item()
+    at_zero = n * (q.on_weight * q.on**2 - q.off_weight * q.off**2) + flat.numel() * q.off_weight * q.off**2
+    if value + at_zero < 0.01 * (at_zero + q.off_weight * squares):
+        return _row_losses(f, labels, q).sum().item()
+    return value + at_zero + n * q.constant
+
+
+def _weighted_sum(
+    outputs: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, q: Quadratic
+) -> tuple[Tensor, Tensor]:
+    """sum_i w_i loss_i and sum_i w_i."""
+    if outputs.is_cpu:
+        _checks.indices(labels, outputs.shape[1], ignore_index)
+    losses = _row_losses(wide(outputs), _safe(labels, ignore_index), q)
+    rows = _row_weights(labels, weight, ignore_index, losses.dtype)
+    return torch.where(rows == 0, 0.0, rows * losses).sum(), rows.sum()  # 0, even where the loss is infinite
 
 
 def _row_losses(f: Tensor, labels: Tensor, q: Quadratic) -> Tensor:
+    """The loss of each sample (N, ...)."""
     index = labels.unsqueeze(1)
     residuals = (f - q.off).mul_(math.sqrt(q.off_weight))
     residuals.scatter_(1, index, f.gather(1, index).sub_(q.on).mul_(math.sqrt(q.on_weight)))
     return residuals.square_().sum(1).add_(q.constant)
 
 
-def _residuals(f: Tensor, labels: Tensor, q: Quadratic) -> Tensor:
+def _gradient(f: Tensor, labels: Tensor, on: Tensor, q: Quadratic, factor: float) -> Tensor:
+    """`_slopes` times `factor`, in one pass over the outputs; `on` is f at the class."""
+    at_class = _line(on, 2 * factor * q.on_weight, q.on)
+    return _line(f, 2 * factor * q.off_weight, q.off).scatter_(1, labels.unsqueeze(1), at_class)
+
+
+def _line(f: Tensor, slope: float, root: float) -> Tensor:
+    return torch.rsub(f, -slope * root, alpha=-slope)  # slope (f - root), as one operation
+
+
+def _slopes(f: Tensor, labels: Tensor, q: Quadratic) -> Tensor:
     """The gradient of each sample's loss (N, K, ...)."""
     index = labels.unsqueeze(1)
-    on = (f.gather(1, index) - q.on).mul_(q.on_weight / q.off_weight)
-    return (f - q.off).scatter_(1, index, on).mul_(2 * q.off_weight)
+    on = (f.gather(1, index) - q.on) * (2 * q.on_weight)
+    return ((f - q.off) * (2 * q.off_weight)).scatter(1, index, on)
 
 
 def _row_weights(labels: Tensor, weight: Tensor | None, ignore_index: int, dtype: torch.dtype) -> Tensor:
@@ -120,12 +170,8 @@ def _safe(labels: Tensor, ignore_index: int) -> Tensor:
     return labels.masked_fill(labels == ignore_index, 0)
 
 
-def _wide_dtype(f: Tensor) -> torch.dtype:
-    return f.dtype if f.dtype == torch.float64 else torch.float32
-
-
-def _wide(f: Tensor) -> Tensor:
-    return f.to(_wide_dtype(f))
+def _narrow(gradient: Tensor, outputs: Tensor) -> Tensor:
+    return gradient if gradient.dtype == outputs.dtype else gradient.to(outputs.dtype)
 
 
 @functools.cache

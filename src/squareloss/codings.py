@@ -73,8 +73,9 @@ class Softmax:
 
     def probabilities(self, outputs: Tensor, *, weight: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
         """softmax(f); with `weight` or `label_smoothing`, what training with them did is undone."""
-        p = torch.softmax(outputs, class_dim(outputs))
-        return _undo(p, weight, label_smoothing) if weight is not None or label_smoothing else p
+        if weight is None and not label_smoothing:
+            return torch.softmax(outputs, class_dim(outputs))
+        return _undo(torch.softmax(simplex.wide(outputs), class_dim(outputs)), weight, label_smoothing).to(outputs.dtype)
 
     def predict(self, outputs: Tensor) -> Tensor:
         """The argmax of the logits."""
@@ -101,7 +102,8 @@ class Simplex:
     reduced: bool = False
 
     def __post_init__(self) -> None:
-        _check_positive("radius", self.radius, optional=True)
+        if self.radius is not None:
+            _checks.positive("radius", self.radius)
 
     def num_classes(self, width: int) -> int:
         """K for so many outputs."""
@@ -109,6 +111,8 @@ class Simplex:
 
     def levels(self, num_classes: int) -> Levels:
         """-a/K off the class and a - a/K on it, with a = r sqrt(K/(K-1))."""
+        if num_classes < 2:
+            raise ValueError(f"expected two classes or more, got {num_classes}; a simplex code needs two")
         spike = self._radius(num_classes) * math.sqrt(num_classes / (num_classes - 1))
         return Levels(off=-spike / num_classes, on=spike - spike / num_classes, on_weight=1.0)
 
@@ -124,15 +128,15 @@ class Simplex:
 
     def eta(self, outputs: Tensor) -> Tensor:
         """1/K + sqrt((K-1)/K) (f_k - mean f) / r: sums to one, may leave [0, 1]."""
-        scores = self.scores(outputs)
+        scores = self.scores(simplex.wide(outputs))
         dim = class_dim(scores)
         num_classes = scores.shape[dim]
         slope = math.sqrt((num_classes - 1) / num_classes) / self._radius(num_classes)
-        return (scores - scores.mean(dim, keepdim=True)) * slope + 1 / num_classes
+        return ((scores - scores.mean(dim, keepdim=True)) * slope + 1 / num_classes).to(outputs.dtype)
 
     def probabilities(self, outputs: Tensor, *, weight: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
         """`eta` projected onto the simplex; with `weight` or `label_smoothing`, what training with them did is undone."""
-        return _undo(self.eta(outputs), weight, label_smoothing)
+        return _undo(self.eta(simplex.wide(outputs)), weight, label_smoothing).to(outputs.dtype)
 
     def predict(self, outputs: Tensor) -> Tensor:
         """The argmax of the scores."""
@@ -158,8 +162,8 @@ class OneHot:
     M: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_positive("k", self.k)
-        _check_positive("M", self.M)
+        _checks.positive("k", self.k)
+        _checks.positive("M", self.M)
 
     def num_classes(self, width: int) -> int:
         """As many classes as outputs."""
@@ -180,15 +184,15 @@ class OneHot:
 
     def eta(self, outputs: Tensor) -> Tensor:
         """f / M for k = 1, which may leave [0, 1]; else f / (kM - (k-1) f) of f clamped to [0, M]."""
-        f = self.scores(outputs)
+        f = self.scores(simplex.wide(outputs))
         if self.k == 1:
-            return f / self.M
+            return (f / self.M).to(outputs.dtype)
         f = f.clamp(0, self.M)
-        return f / (self.k * self.M - (self.k - 1) * f)
+        return (f / (self.k * self.M - (self.k - 1) * f)).to(outputs.dtype)
 
     def probabilities(self, outputs: Tensor, *, weight: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
         """`eta` projected onto the simplex; with `weight` or `label_smoothing`, what training with them did is undone."""
-        return _undo(self.eta(outputs), weight, label_smoothing)
+        return _undo(self.eta(simplex.wide(outputs)), weight, label_smoothing).to(outputs.dtype)
 
     def predict(self, outputs: Tensor) -> Tensor:
         """The argmax of the outputs."""
@@ -219,6 +223,8 @@ def _encode(labels: Tensor, num_classes: int, levels: Levels) -> Tensor:
                 f"expected soft labels with {num_classes} classes on the class axis, got shape {tuple(labels.shape)}; "
                 "class indices must be integers (labels.long())"
             )
+        if _checks.readable(labels):
+            _checks.soft(labels, class_dim(labels))
         return levels.off + (levels.on - levels.off) * labels
     if labels.dtype == torch.bool:
         raise TypeError("expected integer class indices or floating-point soft labels, got torch.bool; use labels.long()")
@@ -228,15 +234,6 @@ def _encode(labels: Tensor, num_classes: int, levels: Levels) -> Tensor:
     shape = [*labels.shape[:dim], num_classes, *labels.shape[dim:]]
     codes = torch.full(shape, levels.off, device=labels.device)
     return codes.scatter_(dim, labels.long().unsqueeze(dim), levels.on)
-
-
-def _check_positive(name: str, value: float | None, *, optional: bool = False) -> None:
-    if value is None and optional:
-        return
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TypeError(f"expected {name} to be a number, got {value!r}")
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"expected {name} > 0, got {value}")
 
 
 def _check_width(coding: Coding, outputs: Tensor) -> None:

@@ -19,9 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from squareloss import _checks, simplex
+from squareloss import _checks
 from squareloss._hard_square import HardSquare, quadratic
 from squareloss.codings import Coding, Levels, Simplex
+from squareloss.simplex import class_dim, wide
 
 _DEFAULT = Simplex()
 
@@ -53,16 +54,18 @@ def square_loss(
         scale: the factor before the mean over outputs.
         weight, ignore_index, label_smoothing, reduction, validate: as at the top of this module.
     """
-    width = outputs.shape[simplex.class_dim(outputs)]
+    width = outputs.shape[class_dim(outputs)]
     num_classes = coding.num_classes(width)
-    options = _Options(weight, ignore_index, label_smoothing, reduction, squeeze=outputs.ndim == 1)
-    f, target, clean = _prepare(outputs, target, num_classes, options, validate)
+    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
+    f, target = _prepare(outputs, target, num_classes, options)
     f, levels = coding.scores(f), coding.levels(num_classes)
     hard = not target.is_floating_point() and target.numel() > 0
     if hard and reduction != "none" and (weight is None or not label_smoothing) and _eager():
         q = quadratic(levels, num_classes, label_smoothing, scale / width)
-        return HardSquare.apply(f, target, weight, ignore_index, clean, reduction == "mean", q)  # type: ignore[no-any-return, no-untyped-call]
-    return _expectation(_square_per_class(_wide(f), levels) * (scale / width), target, options)
+        if validate:
+            _check_values(target, num_classes, options)
+        return HardSquare.apply(f, target, weight, ignore_index, reduction == "mean", q)  # type: ignore[no-any-return, no-untyped-call]
+    return _expectation(_square_per_class(wide(f), levels) * (scale / width), target, options)
 
 
 def cross_entropy(
@@ -79,12 +82,13 @@ def cross_entropy(
 
     Arguments: as at the top of this module.
     """
-    options = _Options(weight, ignore_index, label_smoothing, reduction, squeeze=outputs.ndim == 1)
-    f, target, _ = _prepare(outputs, target, None, options, validate)
+    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
+    f, target = _prepare(outputs, target, None, options)
+    _check_values(target, f.shape[1], options)
     loss = F.cross_entropy(
-        _wide(f),
-        target if target.dtype == torch.int64 else target.to(_wide(f)),
-        weight=None if weight is None else weight.to(_wide(f)),
+        wide(f),
+        target if target.dtype == torch.int64 else target.to(wide(f)),
+        weight=None if weight is None else weight.to(wide(f)),
         ignore_index=ignore_index,
         label_smoothing=label_smoothing,
         reduction=reduction,
@@ -109,11 +113,11 @@ def squentropy(
 
     Arguments: as at the top of this module.
     """
-    options = _Options(weight, ignore_index, label_smoothing, reduction, squeeze=outputs.ndim == 1)
-    f, target, _ = _prepare(outputs, target, None, options, validate)
-    squares = _wide(f).square()
+    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
+    f, target = _prepare(outputs, target, None, options)
+    squares = wide(f).square()
     others = (squares.sum(1, keepdim=True) - squares) / (f.shape[1] - 1)
-    return _expectation(others - torch.log_softmax(_wide(f), 1), target, options)
+    return _expectation(others - torch.log_softmax(wide(f), 1), target, options)
 
 
 def softmax_brier(
@@ -130,9 +134,9 @@ def softmax_brier(
 
     Arguments: as at the top of this module.
     """
-    options = _Options(weight, ignore_index, label_smoothing, reduction, squeeze=outputs.ndim == 1)
-    f, target, _ = _prepare(outputs, target, None, options, validate)
-    p = torch.softmax(_wide(f), 1)
+    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
+    f, target = _prepare(outputs, target, None, options)
+    p = torch.softmax(wide(f), 1)
     return _expectation(p.square().sum(1, keepdim=True) - 2 * p + 1, target, options)
 
 
@@ -151,11 +155,10 @@ def focal(
 
     Arguments: `gamma` >= 0, cross-entropy at 0; the others as at the top of this module.
     """
-    if gamma < 0:
-        raise ValueError(f"expected gamma >= 0, got {gamma}")
-    options = _Options(weight, ignore_index, label_smoothing, reduction, squeeze=outputs.ndim == 1)
-    f, target, _ = _prepare(outputs, target, None, options, validate)
-    log_p = torch.log_softmax(_wide(f), 1)
+    _checks.gamma(gamma)
+    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
+    f, target = _prepare(outputs, target, None, options)
+    log_p = torch.log_softmax(wide(f), 1)
     # 1 - p, kept off 0: its power has no finite derivative there for gamma < 1
     doubt = (1 - log_p.exp()).clamp_min(torch.finfo(log_p.dtype).tiny)
     return _expectation(-(doubt**gamma) * log_p, target, options)
@@ -166,29 +169,27 @@ class _Options(NamedTuple):
     ignore_index: int
     label_smoothing: float
     reduction: str
+    validate: bool
     squeeze: bool  # the outputs came without a batch axis
 
 
-def _prepare(
-    outputs: Tensor, target: Tensor, num_classes: int | None, options: _Options, validate: bool
-) -> tuple[Tensor, Tensor, bool]:
-    """Outputs and target, checked, with a batch axis; and whether it is known that no sample is ignored."""
-    num_classes = outputs.shape[simplex.class_dim(outputs)] if num_classes is None else num_classes
+def _prepare(outputs: Tensor, target: Tensor, num_classes: int | None, options: _Options) -> tuple[Tensor, Tensor]:
+    """Outputs and target with a batch axis, their shapes and dtypes checked."""
+    num_classes = outputs.shape[class_dim(outputs)] if num_classes is None else num_classes
     _checks.options(options.reduction, options.label_smoothing)
     _checks.outputs(outputs, num_classes)
-    _checks.target(target, outputs, num_classes)
+    _checks.target(target, outputs, num_classes, options.ignore_index)
     _checks.weight(options.weight, num_classes)
-    soft = target.is_floating_point()
-    clean = False
-    if (validate or _checks.readable(target)) and target.numel():
-        if soft:
-            _checks.soft(target, simplex.class_dim(outputs))
+    target = target if target.dtype == torch.int64 or target.is_floating_point() else target.long()
+    return (outputs.unsqueeze(0), target.unsqueeze(0)) if options.squeeze else (outputs, target)
+
+
+def _check_values(target: Tensor, num_classes: int, options: _Options) -> None:
+    if target.numel() and (options.validate or _checks.readable(target)):
+        if target.is_floating_point():
+            _checks.soft(target, 1)
         else:
-            clean = _checks.indices(target, num_classes, options.ignore_index)
-    target = target if soft else target.long()
-    if options.squeeze:
-        outputs, target = outputs.unsqueeze(0), target.unsqueeze(0)
-    return outputs, target, clean
+            _checks.indices(target, num_classes, options.ignore_index)
 
 
 def _square_per_class(f: Tensor, levels: Levels) -> Tensor:
@@ -200,6 +201,7 @@ def _square_per_class(f: Tensor, levels: Levels) -> Tensor:
 def _expectation(losses: Tensor, target: Tensor, options: _Options) -> Tensor:
     """The expected loss under the target, from the loss of every class (N, K, ...); reduced as cross-entropy is."""
     weight, smoothing, num_classes = options.weight, options.label_smoothing, losses.shape[1]
+    _check_values(target, num_classes, options)
     if weight is not None:
         weight = weight.to(losses)
         losses = losses * weight.view(-1, *[1] * (losses.ndim - 2))
@@ -220,9 +222,6 @@ def _expectation(losses: Tensor, target: Tensor, options: _Options) -> Tensor:
     return loss.sum() / mass if options.reduction == "mean" else loss.sum()
 
 
-def _wide(f: Tensor) -> Tensor:
-    return f if f.dtype in (torch.float32, torch.float64) else f.float()
-
-
 def _eager() -> bool:
-    return not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+    """Whether an autograd function with a backward pass of its own will do: no compiler, no `torch.func`, no forward mode."""
+    return _checks.eager() and torch.autograd.forward_ad._current_level < 0

@@ -86,11 +86,11 @@ class SquareLoss(Loss):
     """
 
     def __init__(self, coding: Coding | None = None, scale: float = 0.5, **options: Unpack[Options]) -> None:
-        if isinstance(coding, Tensor):
-            raise TypeError("expected a coding first, got a tensor; pass class weights as SquareLoss(weight=...)")
-        if not scale > 0:
-            raise ValueError(f"expected scale > 0, got {scale}")
         coding = Simplex() if coding is None else coding
+        if isinstance(coding, (type, Tensor)) or not isinstance(coding, Coding):
+            got = "a tensor" if isinstance(coding, Tensor) else repr(coding)
+            raise TypeError(f"expected a coding such as Simplex() or OneHot(k, M), got {got}; class weights go to weight=...")
+        _checks.positive("scale", scale)
         super().__init__(coding, **options)
         self.coding = coding
         self.scale = scale
@@ -141,6 +141,7 @@ class Focal(Loss):
     """Focal loss, -(1 - p_y)^gamma log p_y: see `functional.focal`. Options: see `Options`."""
 
     def __init__(self, gamma: float = 2.0, **options: Unpack[Options]) -> None:
+        _checks.gamma(gamma)
         super().__init__(Softmax(), **options)
         self.gamma = gamma
 

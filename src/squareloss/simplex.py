@@ -11,12 +11,19 @@ import math
 import torch
 from torch import Tensor
 
+from squareloss import _checks
+
 
 def class_dim(outputs: Tensor) -> int:
     """The class axis: 1 for (N, K) and (N, K, d1, ...), 0 for (K,)."""
     if outputs.ndim == 0:
         raise ValueError("expected outputs of shape (K,), (N, K) or (N, K, d1, ...), got a scalar; add a class axis")
     return 0 if outputs.ndim == 1 else 1
+
+
+def wide(values: Tensor) -> Tensor:
+    """Half precisions as float32; float32 and float64 as they are."""
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
 
 def vertices(num_classes: int, radius: float = 1.0, *, reduced: bool = False, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -71,31 +78,31 @@ def project(eta: Tensor) -> Tensor:
     argmin_p |p - eta|^2 over p >= 0, sum p = 1: p = max(eta - tau, 0), with tau found from the sorted values (Held,
     Wolfe and Crowder 1974). It keeps the order of the classes, never worsens the Brier score, and leaves a
     probability vector as it is. Differentiable: the Jacobian is the centring matrix of the classes kept. Half precisions are
-    computed in float32 and returned in their own dtype.
+    computed in float32 and returned in their own dtype. A NaN makes its whole row NaN.
     """
     dim = class_dim(eta)
-    if not eta.is_floating_point():
-        raise TypeError(f"expected floating-point values to project, got {eta.dtype}; convert with .float()")
-    wide = eta if eta.dtype in (torch.float32, torch.float64) else eta.float()
+    _check_floating(eta)
+    lowered = wide(eta)
+    lowered = lowered - lowered.detach().amax(dim, keepdim=True)  # measured from the largest, no offset costs accuracy
     with torch.no_grad():
-        ordered = wide.sort(dim, descending=True).values
-        fall = ordered - ordered.narrow(dim, 0, 1)  # from the largest: large offsets cost no accuracy
-        rank = torch.arange(1, eta.shape[dim] + 1, device=eta.device, dtype=wide.dtype)
-        rank = rank.view([-1 if axis == dim else 1 for axis in range(eta.ndim)])
+        fall = lowered.sort(dim, descending=True).values
+        rank = torch.arange(1, eta.shape[dim] + 1, device=eta.device, dtype=fall.dtype).view(_along(dim, eta.ndim))
         kept = (rank * fall > fall.cumsum(dim) - 1).sum(dim, keepdim=True).clamp_min(1)  # how many stay positive
-        support = wide >= ordered.gather(dim, kept - 1)
-    # the threshold again, from the values themselves: plain autograd, and NaN stays NaN
-    excess = (wide.where(support, torch.zeros_like(wide)).sum(dim, keepdim=True) - 1) / support.sum(dim, keepdim=True)
-    return (wide - excess).clamp_min(0).to(eta.dtype)
+        support = ~(lowered < fall.gather(dim, kept - 1))  # so written, NaN stays
+    # the threshold once more, from the values themselves, for plain autograd
+    inside = lowered.where(support, 0.0)
+    excess = (inside.sum(dim, keepdim=True) - 1) / support.sum(dim, keepdim=True)
+    return (inside - excess).where(support, 0.0).clamp_min(0).to(eta.dtype)
 
 
 def clip(eta: Tensor) -> Tensor:
-    """Clip to [0, 1] and renormalise along the class axis; rows with nothing left become uniform."""
+    """Clip to [0, 1] and renormalise along the class axis; rows with nothing left become uniform, NaN stays NaN."""
     dim = class_dim(eta)
+    _check_floating(eta)
     clipped = eta.clamp(0, 1)
     total = clipped.sum(dim, keepdim=True)
-    uniform = torch.full_like(clipped, 1 / eta.shape[dim])
-    return torch.where(total > 0, clipped / total.where(total > 0, torch.ones_like(total)), uniform)
+    empty = total == 0
+    return (clipped / total.masked_fill(empty, 1.0)).masked_fill(empty, 1 / eta.shape[dim])
 
 
 def undo_weight(probabilities: Tensor, weight: Tensor) -> Tensor:
@@ -103,13 +110,23 @@ def undo_weight(probabilities: Tensor, weight: Tensor) -> Tensor:
     dim = class_dim(probabilities)
     if weight.shape != (probabilities.shape[dim],):
         raise ValueError(f"expected weight of shape ({probabilities.shape[dim]},), one per class, got {tuple(weight.shape)}")
-    if weight.device.type == "cpu" and not bool((weight > 0).all()):
+    if _checks.readable(weight) and not bool((weight > 0).all()):
         raise ValueError("expected positive class weights to undo, got one <= 0: a class with weight 0 leaves no trace")
-    shape = [-1 if axis == dim else 1 for axis in range(probabilities.ndim)]
-    unweighted = probabilities / weight.to(probabilities).view(shape)
+    unweighted = probabilities / weight.to(probabilities).view(_along(dim, probabilities.ndim))
     return unweighted / unweighted.sum(dim, keepdim=True)
 
 
 def undo_smoothing(eta: Tensor, label_smoothing: float) -> Tensor:
     """Take label smoothing back: smoothed training estimates (1 - s) eta + s / K; this returns eta (maybe outside [0, 1])."""
+    _checks.smoothing(label_smoothing)
     return (eta - label_smoothing / eta.shape[class_dim(eta)]) / (1 - label_smoothing)
+
+
+def _along(dim: int, ndim: int) -> list[int]:
+    """The shape in which a vector lies along one axis."""
+    return [-1 if axis == dim else 1 for axis in range(ndim)]
+
+
+def _check_floating(eta: Tensor) -> None:
+    if not eta.is_floating_point():
+        raise TypeError(f"expected floating-point values, got {eta.dtype}; convert them with .float()")
