@@ -41,8 +41,8 @@ def digits() -> str:
 
 def train_images() -> str:
     """Steps of image networks, beside the plain loop."""
-    rows = []
-    for path in sorted((RESULTS / "benchmarks").glob("train_images_*.json")):
+    rows, data = [], None
+    for path in sorted((RESULTS / "benchmarks").glob("train_images_*.json"), reverse=True):
         data = json.loads(path.read_text())
         for row in data["rows"]:
             memory = f"{row['memory_gb']:.1f}" if "memory_gb" in row else ""
@@ -52,6 +52,17 @@ def train_images() -> str:
             )  # fmt: skip
     head = ["network", "batch", "engine", "runs side by side", "ms a step and run", "s an epoch and run", "times faster", "GB"]
     return table(head, rows) + f"\n\n{_machine(data)}"
+
+
+def loss_speed() -> str:
+    """Forward and backward of the loss, beside cross-entropy."""
+    rows = []
+    for device in ("cpu", "cuda"):
+        for row in (read(f"benchmarks/loss_{device}") or {"rows": []})["rows"]:
+            mode = {"eager": "call by call", "graph": "captured"}[row.get("mode", "eager")]
+            chip = "H200" if device == "cuda" else "2 cores"
+            rows.append([chip, mode, str(row["classes"]), str(row["samples"]), f"{row['ratio']:.2f}"])
+    return table(["on", "timed", "K", "N", "time of square loss / cross-entropy"], rows)
 
 
 def train_stacked() -> str:
@@ -89,6 +100,7 @@ def _machine(data: Any) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "digits": digits,
+    "loss-speed": loss_speed,
     "train-images": train_images,
     "train-stacked": train_stacked,
     "train-fast": train_fast,
