@@ -239,10 +239,12 @@ def test_chunks_and_memmaps_are_one_fit(tmp_path):
 
 def test_chunks_with_weights_and_late_classes():
     x, y = blobs(300, 5, 3)
-    order = np.argsort(y == 2, kind="stable")
+    order = np.argsort(y, kind="stable")  # as data often lie on a disk: one class after the other
     x, y, s = x[order], y[order], np.linspace(0.5, 2, 300)
     chunks = [(x[i : i + 50], y[i : i + 50], s[i : i + 50]) for i in range(0, 300, 50)]
     same_model(RidgeProbe([1.0]).fit_chunks(chunks), RidgeProbe([1.0]).fit(x, y, s))
+    with pytest.raises(ValueError, match="got one class: \\[0\\]"):
+        RidgeProbe().fit_chunks(chunks[:1])
 
 
 def test_weight_zero_is_absence_and_equal_weights_scale_lambda():
@@ -335,6 +337,8 @@ def test_tensors_in_tensors_out():
         assert isinstance(answer, torch.Tensor)
         np.testing.assert_allclose(answer.numpy(), getattr(arrays, name)(x), atol=1e-10)
     assert isinstance(tensors.predict(x), np.ndarray)
+    piped = make_pipeline(RandomFeatures(20), RidgeProbe()).fit(inputs, torch.from_numpy(y))
+    assert isinstance(piped.predict_proba(inputs), torch.Tensor)
     half = RidgeProbe([1.0]).fit(inputs.bfloat16(), torch.from_numpy(y))
     same_model(half, RidgeProbe([1.0]).fit(inputs.bfloat16().double(), y))
 

@@ -85,9 +85,12 @@ def linear_table() -> str:
         if not (data := read(f"linear_{device}")):
             continue
         rows = [
-            [", ".join(f"{size:,}" for size in row["size"]), name, f"{entry['ms']['median']:.1f}"]
-            + [f"{entry['times_as_fast']:.1f}", f"{entry['extra_mb']:,.0f}"]
-            for row in data["rows"]
+            [
+                f"{n:,}, {d:,}, {k:,}",
+                name,
+                *(f"{x:,.1f}" for x in (entry["ms"]["median"], entry["times_as_fast"], entry["extra_mb"])),
+            ]
+            for n, d, k, row in ((*row["size"], row) for row in data["rows"])
             for name, entry in row["rivals"].items()
         ]
         head = ["N, d, K", data["dtype"], "ms", "times as fast", "MB beyond the inputs"]

@@ -246,7 +246,7 @@ def _gram(weight: Tensor, curve: float | Tensor, tilt: Tensor) -> tuple[Tensor, 
 def _weight_gradient(
     weight: Tensor, square: Tensor, curve: float | Tensor, tilt: Tensor, total: Tensor, labels: Tensor, own: Tensor
 ) -> Tensor:
-    """diag(curve) W square + tilt total' (K, d), and own (N, d) added to the rows of its labels; a chunk of classes at a time."""
+    """diag(curve) W square + tilt total' (K, d), and own (N, d) added to the rows of its labels, in chunks of classes."""
     out = torch.empty_like(weight)
     square = square * curve if isinstance(curve, float) else square
     for part in _chunks(weight):

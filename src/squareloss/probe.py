@@ -95,7 +95,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         columns, many = inputs.labels(y, len(X))
         if len(X) < 2:
             raise ValueError(f"expected at least 2 samples, got n_samples = {len(X)}; leave-one-out needs one to be left")
-        self._begin(X, many, [np.unique(column) for column in columns.T])
+        self._begin(X, many, _two_or_more([np.unique(column) for column in columns.T]))
         self._engine.class_weight = self._class_weight(columns[:, 0])
         if len(X) < X.shape[1]:
             self._engine.solve_wide(next(self._blocks(X, columns, sample_weight, size=len(X))))
@@ -117,35 +117,30 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes: classes to know from now on, beside those known; a list of them for several label sets. On the first
                 call the default is those of y; later, a label that is not known is an error unless it is named here.
         """
-        self._check_stream()
         first = not hasattr(self, "classes_")
         X = inputs.features(self, X, reset=first)
         columns, many = inputs.labels(y, len(X))
+        named = None if classes is None else _as_sets(classes, columns.shape[1])
         if first:
-            found = [np.unique(column) for column in columns.T]
-            self._begin(X, many, found if classes is None else self._as_sets(classes, len(found)))
-        elif classes is not None:
-            self._widen(self._as_sets(classes, len(self._classes)))
-        self._engine.class_weight = self._class_weight(None)
-        for block in self._blocks(X, columns, sample_weight, "sums"):
-            self._engine.add(block)
-        return self
+            named = _two_or_more([np.unique(column) for column in columns.T] if named is None else named)
+        return self._add(X, columns, many, named, sample_weight)
 
     def fit_chunks(self, chunks: Iterable[Any] | Callable[[], Iterable[Any]]) -> RidgeProbe:
         """Fit data that come in chunks (X, y) or (X, y, sample_weight), and need not fit in memory together.
 
         A list, anything else that can be iterated again, or a function that returns an iterator is read three times, and
         the result is that of `fit`. A plain iterator can be read only once, and the result is that of `partial_fit` on every
-        chunk. The first chunk must hold two classes; further ones are added as they turn up.
+        chunk. Classes are added as they turn up.
         """
         again = chunks if callable(chunks) else functools.partial(iter, chunks)
         self.__dict__.pop("classes_", None)
         for X, y, *weight in inputs.watch(again(), None, "sums", verbose=self.verbose):
-            columns, _ = inputs.labels(y, len(X))
-            found = [np.unique(column) for column in columns.T]
-            self.partial_fit(X, y, found if columns.shape[1] > 1 else found[0], *weight)
+            checked = inputs.features(self, X, reset=not hasattr(self, "classes_"))
+            columns, many = inputs.labels(y, len(X))
+            self._add(checked, columns, many, [np.unique(column) for column in columns.T], weight[0] if weight else None)
         if not hasattr(self, "classes_"):
             raise ValueError("expected chunks (X, y), got none; an iterator that was used up cannot be read again")
+        _two_or_more(self._classes)
         if callable(chunks) or again() is not chunks:
             count = self._engine.count
             self._engine.solve(
@@ -235,13 +230,24 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._set_classes(classes)
         self._engine = Engine([len(c) for c in classes], options)
 
+    def _add(self, X: Any, columns: Array, many: bool, named: list[Array] | None, weight: Any) -> RidgeProbe:
+        """Begin if this is the first part, know the classes named, and add the samples to the sums."""
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "expected class_weight None or {class: weight} for samples that come in parts, got 'balanced', which needs all "
+                "of them at once; give the weights n / (K n_k) yourself"
+            )
+        if not hasattr(self, "classes_"):
+            assert named is not None
+            self._begin(X, many, named)
+        elif named is not None:
+            self._widen(named)
+        self._engine.class_weight = self._class_weight(None)
+        for block in self._blocks(X, columns, weight, "sums"):
+            self._engine.add(block)
+        return self
+
     def _set_classes(self, classes: list[Array]) -> None:
-        for found in classes:
-            if len(found) < 2:
-                raise ValueError(
-                    f"expected two classes or more, got one class: {found.tolist()}; "
-                    "name all of them by partial_fit(X, y, classes=...) if the others are still to come"
-                )
         self._classes = classes
         self.classes_ = classes if self._many else classes[0]
 
@@ -251,12 +257,6 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         for i, (known, now) in enumerate(zip(old, self._classes, strict=True)):
             if len(now) > len(known):
                 self._engine.widen(i, np.searchsorted(now, known).tolist(), len(now))
-
-    def _as_sets(self, classes: Any, sets: int) -> list[Array]:
-        listed = [np.unique(np.asarray(c)) for c in classes] if sets > 1 else [np.unique(np.asarray(classes))]
-        if len(listed) != sets:
-            raise ValueError(f"expected classes for {sets} label sets, a list of that many, got {len(listed)}")
-        return listed
 
     def _class_weight(self, labels: Array | None) -> Tensor | None:
         if self.class_weight is None:
@@ -268,13 +268,6 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not (weight > 0).all():
             raise ValueError(f"expected class weights > 0, got {weight.min()}; drop the samples of that class instead")
         return torch.from_numpy(weight).double().to(self._device)
-
-    def _check_stream(self) -> None:
-        if self.class_weight == "balanced":
-            raise ValueError(
-                "expected class_weight None or {class: weight} for samples that come in parts, got 'balanced', which needs all "
-                "of them at once; give the weights n / (K n_k) yourself"
-            )
 
     def _blocks(self, X: Any, columns: Array, weight: Any, what: str = "", size: int | None = None) -> Iterator[Block]:
         """Slices of the samples on the device: features in float64, positions of the labels, weights."""
@@ -320,3 +313,22 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _require_fitted(self) -> None:
         if not hasattr(self, "classes_"):
             raise NotFittedError("this RidgeProbe is not fitted yet; call fit, partial_fit or fit_chunks first")
+
+
+def _two_or_more(classes: list[Array]) -> list[Array]:
+    """The classes of each label set, if there are enough of them."""
+    for found in classes:
+        if len(found) < 2:
+            raise ValueError(
+                f"expected two classes or more, got one class: {found.tolist()}; "
+                "name all of them by partial_fit(X, y, classes=...) if the others are still to come"
+            )
+    return classes
+
+
+def _as_sets(classes: Any, sets: int) -> list[Array]:
+    """Classes as the user names them, one array for each label set."""
+    listed = [np.unique(np.asarray(c)) for c in classes] if sets > 1 else [np.unique(np.asarray(classes))]
+    if len(listed) != sets:
+        raise ValueError(f"expected classes for {sets} label sets, a list of that many, got {len(listed)}")
+    return listed
