@@ -46,7 +46,7 @@ def write(name: str, rows: Any, **facts: Any) -> Path:
     folder = Path(os.environ.get("OUT", RESULTS))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    command = " ".join(["python", *[os.path.relpath(a) if os.path.exists(a) else a for a in sys.argv]])
+    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *["DIR" if "/" in a else a for a in sys.argv[1:]]])
     content = {"command": command, "date": time.strftime("%Y-%m-%d"), "machine": machine(), **facts, "rows": rows}
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(content, indent=1) + "\n")
