@@ -16,9 +16,10 @@ import torch
 
 
 @functools.cache
-def machine() -> dict[str, Any]:
-    """Versions and hardware of this process."""
-    return {"versions": _versions(), "hardware": _hardware()}
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """Versions, and the hardware of a job on a device: a GPU is named only where it is used."""
+    gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
+    return {"versions": _versions(), "hardware": {"cpu": _processor(), "cores": cores(), "gpu": gpu, "system": sys.platform}}
 
 
 def _versions() -> dict[str, str]:
@@ -29,11 +30,6 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def _hardware() -> dict[str, Any]:
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    return {"cpu": _processor(), "cores": cores(), "gpu": gpus[0] if gpus else None, "gpus": len(gpus), "system": sys.platform}
 
 
 def cores() -> int:

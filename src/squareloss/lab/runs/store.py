@@ -16,9 +16,8 @@ import tempfile
 import time
 import uuid
 import warnings
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,10 @@ _REASONS = {
 
 class StoreError(OSError):
     """A results folder can't be written, or a file in it can't be read; the message says which and what to do."""
+
+
+class Damaged(StoreError):
+    """A file that should be a result is none: cut short, edited, or of something else."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +104,12 @@ class Store:
         """Whether the job has a result that can be read."""
         try:
             self.read(study, job)
-        except (FileNotFoundError, StoreError):
+        except (FileNotFoundError, Damaged):
             return False
         return True
 
     def read(self, study: str, job: Job) -> Record:
-        """The record of a job; FileNotFoundError if there is none, StoreError if it is damaged."""
+        """The record of a job; FileNotFoundError if there is none, Damaged if it is no result."""
         return read(self.path(study, job), job.cell.hash())
 
     def studies(self) -> list[str]:
@@ -151,13 +154,16 @@ class Store:
             _write_record(path, Record(**{**vars(other), "study": study, "cell": job.cell.name, "path": path}))
         return path
 
-    def elsewhere(self, study: str) -> dict[str, list[Path]]:
-        """Folders of cells of the other studies here, by the hash of the cell."""
-        found: dict[str, list[Path]] = defaultdict(list)
+    def find_elsewhere(self, study: str, job: Job) -> Record | None:
+        """The record of an equal cell of another study, if there is one that can be read."""
         for name in self.studies():
-            for folder in (self.folder / name).iterdir() if name != study else ():
-                found[folder.name.rpartition("-")[2]].append(folder)
-        return found
+            if name == study:
+                continue
+            for folder in os.scandir(self.folder / name):
+                if folder.name.endswith(f"-{job.cell.hash()}"):
+                    with suppress(FileNotFoundError, StoreError):
+                        return read(Path(folder, f"seed{job.seed}.json"), job.cell.hash())
+        return None
 
     def write_log(self, study: str, job: Job, text: str) -> Path:
         """Keep why a job failed beside the place of its result."""
@@ -185,7 +191,7 @@ class Store:
 
 
 def read(path: Path, expected_hash: str | None = None) -> Record:
-    """The record in a file; FileNotFoundError if there is none, StoreError if it is damaged or from a later version."""
+    """The record in a file; FileNotFoundError if there is none, Damaged if it is no result."""
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -193,7 +199,7 @@ def read(path: Path, expected_hash: str | None = None) -> Record:
     except OSError as error:
         raise StoreError(f"could not read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"expected JSON in {path}, got something else ({error})") from error
+        raise Damaged(f"expected JSON in {path}, got something else ({error})") from error
     version = content.get("format") if isinstance(content, dict) else None
     if isinstance(version, int) and version > FORMAT:
         raise StoreError(f"{path} has format {version}, this version of squareloss reads up to {FORMAT}; upgrade squareloss")
@@ -201,9 +207,9 @@ def read(path: Path, expected_hash: str | None = None) -> Record:
         [k for k, kind in _TYPES.items() if not isinstance(content.get(k), kind)] if isinstance(version, int) else ["format"]
     )
     if wrong:
-        raise StoreError(f"expected a result in {path}, got one without a valid {wrong[0]!r}")
+        raise Damaged(f"expected a result in {path}, got one without a valid {wrong[0]!r}")
     if expected_hash not in (None, content["hash"]):
-        raise StoreError(f"expected the result of cell {expected_hash} in {path}, got that of {content['hash']}")
+        raise Damaged(f"expected the result of cell {expected_hash} in {path}, got that of {content['hash']}")
     entries = {key: content[key] for key in _TYPES}
     return Record(**{**entries, "spec": unfinite(content["spec"]), "metrics": unfinite(content["metrics"])}, path=path)
 
@@ -219,15 +225,16 @@ def encode(name: str, content: Artefact) -> bytes:
     return save({key: tensor.detach().cpu().contiguous() for key, tensor in content.items()})
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a machine that loses power, sees the old one or the new one, never half."""
+def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
+    """Write a file so that a reader sees the old one or the new one, never half; with `sync`, after a loss of power too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         with temporary.open("xb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -247,10 +254,11 @@ def explained(what: str) -> Iterator[None]:
 
 
 def _write_record(path: Path, record: Record) -> None:
+    """A sync takes some 10 ms: a result that took much less is not worth it, and if cut short is seen to be and done again."""
     entries = {"format": FORMAT, **asdict(record)}
     del entries["path"]
     text = json.dumps(finite(entries), indent=1, allow_nan=False)
-    write_atomically(path, text.encode() + b"\n")
+    write_atomically(path, text.encode() + b"\n", sync=record.seconds > 0.1)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -49,11 +49,12 @@ class Cell:
         object.__setattr__(self, "spec", plain(self.spec, f"spec of cell {self.name!r}"))
         if self.cpus < 0 or self.gpus < 0:
             raise ValueError(f"expected cpus and gpus of cell {self.name!r} not to be negative, got {self.cpus}, {self.gpus}")
+        text = json.dumps(finite(_integral(self.spec)), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        object.__setattr__(self, "_hash", hashlib.sha256(text.encode()).hexdigest()[:12])
 
     def hash(self) -> str:
         """Twelve hexadecimal digits of the SHA-256 of the spec's canonical JSON: keys sorted, 1.0 written as 1."""
-        text = json.dumps(finite(_integral(self.spec)), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return self._hash  # type: ignore[attr-defined, no-any-return]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,215 @@
+"""What one sees while a study runs: a live table in a terminal, a line now and then elsewhere, TensorBoard if asked for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from squareloss.lab.runs.study import Job
+
+_EVERY = 5.0  # seconds between two lines
+_ROWS = 20  # of running jobs in the table
+
+
+@dataclass
+class Row:
+    """A job that runs: where, since when, and how far it is."""
+
+    place: str
+    since: float = field(default_factory=time.monotonic)
+    step: float = 0.0
+    total: float = 0.0
+    values: dict[str, float] = field(default_factory=dict)
+
+    def fraction(self) -> float:
+        """The part that is done, in [0, 1]; 0 if the job does not tell."""
+        return min(1.0, max(0.0, self.step / self.total)) if self.total else 0.0
+
+    def left(self) -> float | None:
+        """Seconds left, if it goes on as it did."""
+        done = self.fraction()
+        return (time.monotonic() - self.since) * (1 / done - 1) if done else None
+
+
+class Listener:
+    """Is told what happens, and keeps count. This one shows nothing; `Lines` and `Table` do.
+
+    Arguments:
+        tensorboard: folder for TensorBoard event files, one run per job, of the values that jobs report.
+    """
+
+    def __init__(self, tensorboard: Path | None = None) -> None:
+        self.rows: dict[str, Row] = {}
+        self.study, self.jobs, self.skipped, self.done, self.broken = "", 0, 0, 0, 0
+        self._begun = time.monotonic()
+        self._board = _Board(tensorboard) if tensorboard else None
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._board:
+            self._board.close()
+
+    def began(self, study: str, jobs: int, todo: int) -> None:
+        """A study of so many jobs begins, of which so many are to do."""
+        self.study, self.jobs, self.skipped, self._begun = study, jobs, jobs - todo, time.monotonic()
+        self.show(f"{study}: {jobs} jobs, {self.skipped} of them done before" if self.skipped else f"{study}: {jobs} jobs")
+
+    def started(self, job: Job, place: str) -> None:
+        """A job runs, on a machine of this name."""
+        self.rows[job.name] = Row(place)
+        self.show()
+
+    def reported(self, job: Job, step: float, total: float, values: dict[str, float]) -> None:
+        """A job is at `step` of `total`, with these values."""
+        row = self.rows.setdefault(job.name, Row(""))
+        row.step, row.total, row.values = step, total, values
+        if self._board:
+            self._board.add(job, step, values)
+        self.show()
+
+    def finished(self, job: Job, status: str, seconds: float) -> None:
+        """A job has its result."""
+        self.rows.pop(job.name, None)
+        self.done += 1
+        self.show(None if status == "done" else f"{job.name}: {status}")
+
+    def failed(self, job: Job, error: str) -> None:
+        """A job has failed."""
+        self.rows.pop(job.name, None)
+        self.broken += 1
+        self.show(f"{job.name} failed: {error}")
+
+    def lost(self, job: Job, reason: str) -> None:
+        """A job's worker died; it will be tried again, or reported as failed next."""
+        self.rows.pop(job.name, None)
+        self.show(f"{job.name}: {reason}")
+
+    def note(self, text: str) -> None:
+        """Something worth a line happened."""
+        self.show(text)
+
+    def show(self, text: str | None = None) -> None:
+        """Called whenever something has changed; `text` is worth a line of its own."""
+
+    def left(self) -> float | None:
+        """Seconds left, if it goes on as it did."""
+        worked = self.done + self.broken + sum(row.fraction() for row in self.rows.values())
+        rest = self.jobs - self.skipped - worked
+        return (time.monotonic() - self._begun) * rest / worked if worked else None
+
+    def status(self) -> str:
+        """One line: how many jobs are done and run, and how long it will take."""
+        parts = [f"{self.skipped + self.done}/{self.jobs} done", f"{len(self.rows)} running"]
+        parts += [f"{self.broken} failed"] if self.broken else []
+        left = self.left()
+        return ", ".join([*parts, *([f"about {duration(left)} left"] if left else [])])
+
+
+class Lines(Listener):
+    """Plain lines on a stream: what is worth one at once, and how far it is every few seconds."""
+
+    def __init__(self, tensorboard: Path | None = None, stream: IO[str] | None = None, every: float = _EVERY) -> None:
+        super().__init__(tensorboard)
+        self.stream, self.every = stream or sys.stderr, every
+        self._last = time.monotonic()
+
+    def show(self, text: str | None = None) -> None:
+        """Write a line, if there is reason to."""
+        due = time.monotonic() - self._last >= self.every
+        if text is None and due:
+            name, row = max(self.rows.items(), key=lambda item: item[1].fraction(), default=("", None))
+            text = f"{self.study}: {self.status()}" + (f"; {name} {described(row)}" if row and row.total else "")
+        if text is not None:
+            print(text, file=self.stream, flush=True)
+            self._last = time.monotonic() if due else self._last
+
+
+class Table(Listener):
+    """A live table in a terminal: the jobs that run, how far each is, and how long it will take."""
+
+    def __init__(self, tensorboard: Path | None = None, console: Any = None) -> None:
+        super().__init__(tensorboard)
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(
+            console=console or Console(stderr=True), get_renderable=self.render, transient=True, refresh_per_second=4
+        )
+
+    def __enter__(self) -> Table:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._live.__exit__(*error)
+        super().__exit__()
+
+    def show(self, text: str | None = None) -> None:
+        """Print a line above the table, which is redrawn by itself."""
+        if text is not None:
+            self._live.console.print(text, highlight=False, markup=False)
+
+    def render(self) -> Any:
+        """The table as it is now."""
+        from rich.markup import escape
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table as RichTable
+
+        table = RichTable(title=f"{self.study}: {self.status()}", title_justify="left", expand=False)
+        for name in ("job", "progress", "left", "on", "values"):
+            table.add_column(name, no_wrap=name != "values")
+        rows = list(self.rows.items())  # a copy: the table is drawn by another thread
+        for name, row in rows[:_ROWS]:
+            bar = ProgressBar(total=1.0, completed=row.fraction(), width=20)
+            left = row.left()
+            words = escape(" ".join(f"{key} {value:.4g}" for key, value in row.values.items()))
+            table.add_row(escape(name), bar, duration(left) if left is not None else "", escape(row.place), words)
+        if len(rows) > _ROWS:
+            table.add_row(f"and {len(rows) - _ROWS} more", "", "", "", "")
+        return table
+
+
+class _Board:
+    """TensorBoard event files, one folder per job."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ImportError("TensorBoard event files need it: pip install tensorboard") from error
+        self._make, self.folder, self._writers = SummaryWriter, folder, dict[str, Any]()
+
+    def add(self, job: Job, step: float, values: dict[str, float]) -> None:
+        if job.name not in self._writers:
+            self._writers[job.name] = self._make(str(self.folder / job.name))
+        for name, value in values.items():
+            self._writers[job.name].add_scalar(name, value, int(step))
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+def watch(quiet: bool = False, tensorboard: str | Path | None = None) -> Listener:
+    """The listener that fits: a table if standard error is a terminal, lines if not, nothing if `quiet`."""
+    folder = Path(tensorboard) if tensorboard is not None else None
+    if quiet:
+        return Listener(folder)
+    return Table(folder) if sys.stderr.isatty() else Lines(folder)
+
+
+def described(row: Row) -> str:
+    """How far a job is, in words: "3/10 loss 0.31"."""
+    return " ".join([f"{row.step:g}/{row.total:g}", *(f"{name} {value:.4g}" for name, value in row.values.items())])
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: "45 s", "12 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,170 @@
+"""Tasks on a Ray cluster: each goes where its cores and GPUs are, and what it yields comes back to this process.
+
+A task is a streaming generator, so that results and reports of progress come over one channel and need no helper actor that
+could die with its node. Ray is told not to retry: a task may have yielded results already, and only the rest must be redone,
+which the giver of the tasks does when it hears "lost".
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from squareloss.lab.runs.engines import LAST, Event, Task, Work, pickled, stream, throttled, unpickled
+
+_STORE_BYTES = 256 << 20  # of shared memory for objects, when Ray is started here: results are small
+_PATIENCE = 30.0  # seconds without a free node before saying what is missing
+
+
+class Ray:
+    """Tasks on a Ray cluster.
+
+    Arguments:
+        work: what to do; it must survive pickling, and the nodes must have squareloss installed.
+        on_event: called with every event.
+        device: "cpu" asks for no GPU; None asks for what the task needs.
+        workers: at most so many tasks at once. Default: four for each core of the cluster, 64 at least, so that a cluster that
+            grows by demand sees the demand.
+        address: of the cluster: "auto", "host:6379"; None takes it from RAY_ADDRESS, which is set inside a job that was
+            submitted to a cluster, and else starts Ray on this machine alone, with `workers` cores.
+    """
+
+    def __init__(
+        self, work: Work, on_event: Callable[[Event], None], device: str | None = None, workers: int | None = None,
+        address: str | None = None,
+    ) -> None:  # fmt: skip
+        self.work, self.on_event, self.device, self.workers = work, on_event, device, workers
+        self.address = address or os.environ.get("RAY_ADDRESS")
+        self._running: dict[Any, Task] = {}
+        self._news = time.monotonic()  # when something happened last
+        self._connected = False
+
+    def __enter__(self) -> Ray:
+        self.ray = import_ray()
+        if not self.ray.is_initialized():
+            self._start()
+        cores = int(self.ray.cluster_resources().get("CPU", 1))
+        self.parallel = self.workers or max(1, cores)
+        self._limit = self.workers or max(64, 4 * cores)
+        self._shared = self.ray.put((pickled(self.work), _own_paths()))
+        self._remote = self.ray.remote(_generate)
+        return self
+
+    def _start(self) -> None:
+        quiet = {"configure_logging": False, "log_to_driver": False}
+        try:
+            if self.address is None:
+                os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody asked to send them anywhere
+                self.ray.init(
+                    num_cpus=self.workers, include_dashboard=False, object_store_memory=_STORE_BYTES, address="local", **quiet
+                )
+            else:
+                self.ray.init(address=self.address, **quiet)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            place = "on this machine" if self.address is None else f"at {self.address!r}"
+            raise OSError(f"could not reach Ray {place}: {error}; see docs/cluster.md for what a cluster needs") from error
+        self._connected = True
+
+    def __exit__(self, *_: object) -> None:
+        for running in self._running:
+            self.ray.cancel(running, force=True)  # its thread would go on
+        self._running.clear()
+        if self._connected:
+            self.ray.shutdown()
+
+    def free(self) -> bool:
+        """Whether fewer tasks are with the cluster than may be."""
+        return len(self._running) < self._limit
+
+    def busy(self) -> bool:
+        """Whether the cluster has tasks that have not ended."""
+        return bool(self._running)
+
+    def submit(self, task: Task) -> None:
+        """Hand a task to the cluster, which starts it when its cores and GPUs are free."""
+        gpus = 0 if self.device == "cpu" else task.gpus
+        remote = self._remote.options(num_cpus=task.cpus, num_gpus=gpus, max_retries=0, num_returns="streaming")
+        self._running[remote.remote(self._shared, task, self.device)] = task
+
+    def poll(self, timeout: float) -> None:
+        """Hand on what the tasks say, and notice those that were lost with their node."""
+        ready, _ = self.ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+        if not ready:
+            ready, _ = self.ray.wait(list(self._running), num_returns=1, timeout=timeout)
+        for generator in ready:
+            self._hear(generator)
+        if ready:
+            self._news = time.monotonic()
+        elif time.monotonic() - self._news > _PATIENCE:
+            self._complain()
+
+    def _complain(self) -> None:
+        """Say once in a while what is asked for if the cluster has nothing that would do."""
+        self._news = time.monotonic()
+        have = self.ray.cluster_resources()
+        for task in self._running.values():
+            gpus = 0 if self.device == "cpu" else task.gpus
+            if task.cpus > have.get("CPU", 0) or gpus > have.get("GPU", 0):
+                text = (
+                    f"waiting for a node with {task.cpus:g} CPUs and {gpus:g} GPUs: the whole cluster has "
+                    f"{have.get('CPU', 0):g} and {have.get('GPU', 0):g}; add a node, or ask for less (--device cpu)"
+                )
+                self.on_event(Event(task.number, "noted", text))
+                return
+
+    def _hear(self, generator: Any) -> None:
+        task = self._running[generator]
+        try:
+            kind, value = self.ray.get(next(generator))
+        except StopIteration:
+            kind, value = "lost", "it ended without a word"
+        except (self.ray.exceptions.RayTaskError, self.ray.exceptions.RuntimeEnvSetupError) as error:
+            kind, value = "failed", str(error)
+        except self.ray.exceptions.RayError as error:
+            kind, value = "lost", f"its node or process died ({type(error).__name__})"
+        if kind in LAST:
+            del self._running[generator]
+        self.on_event(Event(task.number, kind, value))
+
+
+def _generate(shared: tuple[bytes, list[str]], task: Task, device: str | None) -> Iterator[tuple[str, Any]]:
+    """Runs on a node. The work is done in a thread, for what it reports must be yielded while it goes on."""
+    work, paths = shared
+    sys.path.extend(path for path in paths if path not in sys.path and os.path.isdir(path))
+    device = "cuda" if device != "cpu" and task.gpus and torch.cuda.is_available() else "cpu"
+    said: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+
+    def run() -> None:
+        torch.set_num_threads(max(1, int(task.cpus)))
+        for kind, value in stream(unpickled(work), task, device, throttled(lambda kind, value: said.put((kind, value)))):
+            said.put((kind, value))
+
+    threading.Thread(target=run, daemon=True).start()
+    kind = ""
+    while kind not in LAST:
+        kind, value = said.get()
+        yield kind, value
+
+
+def _own_paths() -> list[str]:
+    """Where this process finds modules that are not installed, such as a user's own network; nodes look there too."""
+    installed = (sys.prefix, sys.base_prefix)
+    return [os.path.abspath(path) for path in sys.path if not os.path.abspath(path).startswith(installed)]
+
+
+def import_ray() -> Any:
+    """The ray package, or an error that says how to get it."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError('engine "ray" needs Ray; install it with: pip install "squareloss[ray]"') from error
+    import ray.exceptions
+
+    return ray
