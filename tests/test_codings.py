@@ -57,10 +57,7 @@ def minimise(objective, width):
 def test_proposition_1_in_closed_form(num_classes, seed, coding):
     eta = random_eta(num_classes, seed)
     codes = coding.vertices(num_classes)
-    if isinstance(coding, Simplex):
-        best = eta @ codes
-    else:
-        best = coding.k * coding.M * eta / (1 + (coding.k - 1) * eta)
+    best = eta @ codes if isinstance(coding, Simplex) else coding.k * coding.M * eta / (1 + (coding.k - 1) * eta)
     assert_close(coding.eta(best), eta)
     assert_close(coding.probabilities(best), eta)
     f = best.clone().requires_grad_()
@@ -122,7 +119,7 @@ def test_the_papers_formula_at_radius_one():
 @pytest.mark.parametrize("coding", [Simplex(), Simplex(1.0), Simplex(7.0), Simplex(3.0, reduced=True)])
 @pytest.mark.parametrize("num_classes", [2, 3, 10, 100])
 def test_the_example_of_the_appendix(coding, num_classes):
-    """f = 2 v_y has a larger loss than f = 0.9 v_y, yet the same class, with confidence 2 - 1/K and (1/K - 1)/(K - 1) elsewhere."""
+    """f = 2 v_y has a larger loss than 0.9 v_y, yet the same class, with confidence 2 - 1/K, (1/K - 1)/(K - 1) elsewhere."""
     codes, labels = coding.vertices(num_classes), torch.arange(num_classes)
     eta = coding.eta(2 * codes)
     expected = torch.full_like(eta, (1 / num_classes - 1) / (num_classes - 1)).fill_diagonal_(2 - 1 / num_classes)

@@ -112,7 +112,8 @@ def _sum(f: Tensor, labels: Tensor, on: Tensor, q: Quadratic) -> float:
     The terms are as large as the loss at f = 0, so a loss below a hundredth of them is computed again from its residuals.
     """
     flat, n = f.reshape(-1), on.numel()
-    squares = torch.dot(flat, flat).item()
+    pieces = (flat,) if flat.numel() <= 2**17 else torch.split(flat, 2**17)  # a longer dot product loses digits in float32
+    squares = sum(torch.dot(piece, piece).item() for piece in pieces)
     if not math.isfinite(squares):
         return squares
     value = q.off_weight * (squares - 2 * q.off * f.sum().item() if q.off else squares)

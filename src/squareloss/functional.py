@@ -58,7 +58,7 @@ def square_loss(
     num_classes = coding.num_classes(width)
     options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
     f, target = _prepare(outputs, target, num_classes, options)
-    f, levels = coding.scores(f), coding.levels(num_classes)
+    f, levels = coding.scores(f if width == num_classes else wide(f)), coding.levels(num_classes)
     hard = not target.is_floating_point() and target.numel() > 0
     if hard and reduction != "none" and (weight is None or not label_smoothing) and _eager():
         q = quadratic(levels, num_classes, label_smoothing, scale / width)
@@ -85,10 +85,11 @@ def cross_entropy(
     options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
     f, target = _prepare(outputs, target, None, options)
     _check_values(target, f.shape[1], options)
+    f = wide(f)
     loss = F.cross_entropy(
-        wide(f),
-        target if target.dtype == torch.int64 else target.to(wide(f)),
-        weight=None if weight is None else weight.to(wide(f)),
+        f,
+        target if target.dtype == torch.int64 else target.to(f),
+        weight=None if weight is None else weight.to(f),
         ignore_index=ignore_index,
         label_smoothing=label_smoothing,
         reduction=reduction,
@@ -115,9 +116,10 @@ def squentropy(
     """
     options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
     f, target = _prepare(outputs, target, None, options)
-    squares = wide(f).square()
+    f = wide(f)  # once, so that the gradient is rounded once
+    squares = f.square()
     others = (squares.sum(1, keepdim=True) - squares) / (f.shape[1] - 1)
-    return _expectation(others - torch.log_softmax(wide(f), 1), target, options)
+    return _expectation(others - torch.log_softmax(f, 1), target, options)
 
 
 def softmax_brier(
