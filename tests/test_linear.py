@@ -209,3 +209,20 @@ def test_bad_input_is_refused():
         linear_square_loss(h, weight[:1], bias[:1], target * 0)
     with pytest.raises(ValueError, match="two classes or more"):
         SquareLinear(5, 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 3e-6), (torch.bfloat16, 5e-3)])
+@pytest.mark.parametrize("coding", [Simplex(), OneHot(k=5, M=15)], ids=str)
+def test_on_a_gpu(dtype, tolerance, coding):
+    h, weight, bias, target = layer(700, 64, 3000, dtype=dtype)
+    exact = [t.detach().double().requires_grad_() for t in (h, weight, bias)]
+    there = [t.detach().cuda().requires_grad_() for t in (h, weight, bias)]
+    weights = torch.linspace(0.5, 2, 3000, dtype=torch.float64)
+    for options in ({}, {"label_smoothing": 0.1, "class_weight": weights}):
+        expected = naive(*exact, target, coding, **options)
+        options = {key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in options.items()}
+        actual = linear_square_loss(*there, target.cuda(), coding, **options)
+        assert float(actual.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+        for ours, theirs in zip(torch.autograd.grad(actual, there), torch.autograd.grad(expected, exact), strict=True):
+            assert (ours.cpu().double() - theirs).abs().max() < tolerance * theirs.abs().max()

@@ -448,3 +448,19 @@ def test_digits():
     assert model.score(x[1200:], y[1200:]) > 0.96
     p = model.predict_proba(x[1200:])
     assert abs(p.max(1).mean() - model.score(x[1200:], y[1200:])) < 0.03
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("n", "d"), [(200, 20), (30, 60)])
+def test_on_a_gpu(n, d):
+    x, y = blobs(n, d, 4)
+    here = RidgeProbe().fit(x, y)
+    there = RidgeProbe(device="cuda").fit(x, y)
+    tensors = RidgeProbe().fit(torch.from_numpy(x).cuda(), torch.from_numpy(y).cuda())
+    assert tensors.predict_proba(torch.from_numpy(x).cuda()).is_cuda
+    for probe in (there, tensors):
+        same_model(probe, here)
+        same_choice(probe, here)
+        np.testing.assert_allclose(probe.predict_proba(x), here.predict_proba(x), atol=1e-6)
+    there.forget(x[:5], y[:5]).partial_fit(x[:5], y[:5])
+    same_model(there, here)
