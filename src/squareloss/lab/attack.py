@@ -1,0 +1,62 @@
+"""`squareloss attack`: a saved classifier against several attacks, as a table and a JSON file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from squareloss.attacks.evaluation import DEFAULT, AttackTable, evaluate
+from squareloss.classifier import Classifier
+from squareloss.codings import Coding
+from squareloss.lab.data import load
+
+
+def attack(
+    directory: Path,
+    source: str,
+    eps: Sequence[float],
+    *,
+    attacks: Sequence[str] = DEFAULT,
+    norm: str = "linf",
+    points: int | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    out: Path | None = None,
+    root: Path | None = None,
+    progress: bool = True,
+) -> AttackTable:
+    """Attack the classifier saved in `directory` on the test images of a data set; the table goes to `out` as JSON.
+
+    Arguments:
+        directory: where `Classifier.save` wrote it; its inputs are images in [0, 1].
+        source, root: the data, as for `squareloss.lab.data.load`.
+        eps: radii. norm: "linf" or "l2". attacks: names, as for `squareloss.attacks.evaluation.evaluate`.
+        points: how many test images, from the first; all if None.
+        out: a file; beside it, in a folder of the same name, an interrupted evaluation is kept and gone on from.
+    """
+    classifier = Classifier.load(directory).to(device).eval()
+    data = load(source, seed=seed, root=root)
+    if data.kind != "image":
+        raise ValueError(f"expected images to attack, got the table {data.name}; attacks move pixels in [0, 1]")
+    x, y = data.test.x[:points].float() / 255, data.test.y[:points]
+    coding = classifier.link if isinstance(classifier.link, Coding) else None
+    kept = None if out is None else out.with_suffix(".parts")
+    table = evaluate(
+        classifier, x.to(device), y.to(device), list(eps), attacks=attacks, norm=norm, seed=seed, coding=coding,
+        progress=progress, save=kept,
+    )  # fmt: skip
+    if out is not None:
+        facts = {"classifier": directory.name, "data": data.name, "points": len(y), "torch": torch.__version__}
+        _write(out, json.dumps({**facts, **table.to_dict()}, indent=1) + "\n")
+    return table
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
