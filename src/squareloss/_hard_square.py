@@ -57,10 +57,15 @@ class HardSquare(torch.autograd.Function):
         loss: Tensor
         count = labels.numel() if mean else 1
         ctx.options = (ignore_index, mean, count, q)
-        if weight is None and outputs.is_cpu and (on := _at_class(outputs, labels, ignore_index)) is not None:
-            ctx.save_for_backward(outputs, labels, on)
-            f = wide(outputs)
-            return torch.scalar_tensor(_sum(f, labels, on, q) / count, dtype=f.dtype)
+        if weight is None and outputs.is_cpu and not 0 <= ignore_index < outputs.shape[1]:
+            f, index = wide(outputs), labels.unsqueeze(1)
+            try:
+                on = f.gather(1, index)
+            except RuntimeError:  # a label out of range: ignored, or wrong
+                pass
+            else:
+                ctx.save_for_backward(outputs, index, on)
+                return torch.scalar_tensor(_sum(f, index, on, q) / count, dtype=f.dtype)
         if kernels := _kernels(outputs):
             loss, mass = kernels.forward(outputs, labels, weight, ignore_index, mean, q)
         else:
@@ -72,20 +77,21 @@ class HardSquare(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         ignore_index, mean, count, q = ctx.options
-        outputs, labels, *rest = ctx.saved_tensors
+        saved = ctx.saved_tensors
         first_order = not torch.is_grad_enabled()  # else someone will differentiate this gradient
-        if len(rest) == 1:
+        if len(saved) == 3:
+            outputs, index, on = saved
             if first_order and (factor := _number(grad)) is not None:
-                gradient = _gradient(wide(outputs), labels, rest[0], q, factor / count)
+                gradient = _gradient(wide(outputs), index, on, q, factor / count)
             else:
-                gradient = _slopes(wide(outputs), labels, q) * (grad / count)
+                gradient = _slopes(wide(outputs), index, q) * (grad / count)
             return _narrow(gradient, outputs), None, None, None, None, None
-        weight, mass = rest
+        outputs, labels, weight, mass = saved
         if first_order and (kernels := _kernels(outputs)):
             return kernels.backward(outputs, labels, weight, ignore_index, mean, q, grad, mass), None, None, None, None, None
         rows = _row_weights(labels, weight, ignore_index, mass.dtype)
         rows = torch.where(rows == 0, 0.0, rows * (grad / mass if mean else grad))  # all ignored: 0, not 0 x infinity
-        slopes = _slopes(wide(outputs), _safe(labels, ignore_index), q)
+        slopes = _slopes(wide(outputs), _index(labels, ignore_index), q)
         return _narrow(slopes * rows.unsqueeze(1), outputs), None, None, None, None, None
 
 
@@ -96,24 +102,16 @@ def _number(grad: Tensor) -> float | None:
         return None
 
 
-def _at_class(outputs: Tensor, labels: Tensor, ignore_index: int) -> Tensor | None:
-    """f_y of every sample (N, 1, ...), or None if one is ignored; `gather` finds labels out of range on its way."""
-    if 0 <= ignore_index < outputs.shape[1]:
-        return None
-    try:
-        return wide(outputs.gather(1, labels.unsqueeze(1)))
-    except RuntimeError:
-        return None
-
-
-def _sum(f: Tensor, labels: Tensor, on: Tensor, q: Quadratic) -> float:
+def _sum(f: Tensor, index: Tensor, on: Tensor, q: Quadratic) -> float:
     """The sum of all losses, expanded into sums of f and f^2: two reads of the outputs, no buffer.
 
     The terms are as large as the loss at f = 0, so a loss below a hundredth of them is computed again from its residuals.
     """
     flat, n = f.reshape(-1), on.numel()
-    pieces = (flat,) if flat.numel() <= 2**17 else torch.split(flat, 2**17)  # a longer dot product loses digits in float32
-    squares = sum(torch.dot(piece, piece).item() for piece in pieces)
+    if flat.numel() <= 2**17:
+        squares = torch.dot(flat, flat).item()
+    else:  # in pieces: a longer dot product loses digits in float32
+        squares = sum(torch.dot(piece, piece).item() for piece in torch.split(flat, 2**17))
     if not math.isfinite(squares):
         return squares
     value = q.off_weight * (squares - 2 * q.off * f.sum().item() if q.off else squares)
@@ -122,7 +120,7 @@ def _sum(f: Tensor, labels: Tensor, on: Tensor, q: Quadratic) -> float:
         value += (q.on_weight - q.off_weight) * on.square().sum().item()
     at_zero = n * (q.on_weight * q.on**2 - q.off_weight * q.off**2) + flat.numel() * q.off_weight * q.off**2
     if value + at_zero < 0.01 * (at_zero + q.off_weight * squares):
-        return _row_losses(f, labels, q).sum().item()
+        return _row_losses(f, index, q).sum().item()
     return value + at_zero + n * q.constant
 
 
@@ -132,43 +130,45 @@ def _weighted_sum(
     """sum_i w_i loss_i and sum_i w_i."""
     if outputs.is_cpu:
         _checks.indices(labels, outputs.shape[1], ignore_index)
-    losses = _row_losses(wide(outputs), _safe(labels, ignore_index), q)
+    losses = _row_losses(wide(outputs), _index(labels, ignore_index), q)
     rows = _row_weights(labels, weight, ignore_index, losses.dtype)
     return torch.where(rows == 0, 0.0, rows * losses).sum(), rows.sum()  # 0, even where the loss is infinite
 
 
-def _row_losses(f: Tensor, labels: Tensor, q: Quadratic) -> Tensor:
+def _row_losses(f: Tensor, index: Tensor, q: Quadratic) -> Tensor:
     """The loss of each sample (N, ...)."""
-    index = labels.unsqueeze(1)
     residuals = (f - q.off).mul_(math.sqrt(q.off_weight))
     residuals.scatter_(1, index, f.gather(1, index).sub_(q.on).mul_(math.sqrt(q.on_weight)))
     return residuals.square_().sum(1).add_(q.constant)
 
 
-def _gradient(f: Tensor, labels: Tensor, on: Tensor, q: Quadratic, factor: float) -> Tensor:
+def _gradient(f: Tensor, index: Tensor, on: Tensor, q: Quadratic, factor: float) -> Tensor:
     """`_slopes` times `factor`, in one pass over the outputs; `on` is f at the class."""
-    at_class = _line(on, 2 * factor * q.on_weight, q.on)
-    return _line(f, 2 * factor * q.off_weight, q.off).scatter_(1, labels.unsqueeze(1), at_class)
+    slope = 2 * factor * q.off_weight
+    everywhere = _line(f, slope, q.off)
+    if q.on_weight == q.off_weight:
+        return everywhere.scatter_add_(1, index, torch.full_like(on, slope * (q.off - q.on)))
+    return everywhere.scatter_(1, index, _line(on, 2 * factor * q.on_weight, q.on))
 
 
 def _line(f: Tensor, slope: float, root: float) -> Tensor:
     return torch.rsub(f, -slope * root, alpha=-slope)  # slope (f - root), as one operation
 
 
-def _slopes(f: Tensor, labels: Tensor, q: Quadratic) -> Tensor:
+def _slopes(f: Tensor, index: Tensor, q: Quadratic) -> Tensor:
     """The gradient of each sample's loss (N, K, ...)."""
-    index = labels.unsqueeze(1)
     on = (f.gather(1, index) - q.on) * (2 * q.on_weight)
     return ((f - q.off) * (2 * q.off_weight)).scatter(1, index, on)
 
 
 def _row_weights(labels: Tensor, weight: Tensor | None, ignore_index: int, dtype: torch.dtype) -> Tensor:
     valid = (labels != ignore_index).to(dtype)
-    return valid if weight is None else valid * weight.to(dtype)[_safe(labels, ignore_index)]
+    return valid if weight is None else valid * weight.to(dtype)[_index(labels, ignore_index).squeeze(1)]
 
 
-def _safe(labels: Tensor, ignore_index: int) -> Tensor:
-    return labels.masked_fill(labels == ignore_index, 0)
+def _index(labels: Tensor, ignore_index: int) -> Tensor:
+    """The labels as an index (N, 1, ...) into the class axis, 0 where they are ignored."""
+    return labels.masked_fill(labels == ignore_index, 0).unsqueeze(1)
 
 
 def _narrow(gradient: Tensor, outputs: Tensor) -> Tensor:
