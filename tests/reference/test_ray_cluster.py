@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from squareloss.lab.runs import Cell, Result, Store, execute, map_chunks
+from squareloss.lab.runs import Cell, Result, Store, execute, map_chunks, ray_engine
 from squareloss.lab.runs.live import Listener
 
 ray = pytest.importorskip("ray", reason="squareloss[ray] is not installed")
@@ -133,3 +133,28 @@ def double(values):
 
 def test_chunks_on_the_cluster_keep_their_order(cluster):
     assert map_chunks(double, [[1], [2, 3], [4]], "ray", address=cluster.address) == [[2], [4, 6], [8]]
+
+
+class Impatient(Listener):
+    """Stops at the first note."""
+
+    def note(self, text):
+        raise KeyboardInterrupt(text)
+
+
+@dataclass
+class Greedy(Nodes):
+    """A study that asks for a GPU, which this cluster has not."""
+
+    def cells(self, scale):
+        return [Cell("greedy", {"task": "greedy"}, gpus=1)]
+
+
+def test_a_cluster_that_lacks_a_gpu_says_so_and_ctrl_c_gives_the_lease_back(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_engine, "_PATIENCE", 0.0)
+    options = {"address": cluster.address, "progress": Impatient()}
+    with pytest.raises(KeyboardInterrupt, match="waiting for a node with 1 CPUs and 1 GPUs: none of the cluster"):
+        execute(Greedy(tmp_path, ""), "smoke", [0], tmp_path / "results", "ray", **options)
+    assert list((tmp_path / "results" / ".leases").iterdir()) == []
+    assert not ray.is_initialized()
+    assert map_chunks(double, [[1]], "ray", address=cluster.address) == [[2]], "the cluster is free again"

@@ -28,7 +28,6 @@ from squareloss.lab.runs import facts
 
 Report = Callable[[Any], None]
 Work = Callable[[Any, str, Report], Iterator[Any]]  # payload, device, report -> what it yields
-_REPORT_EVERY = 0.5  # seconds between two reports of a task that travel to another process
 _GRACE = 10.0  # seconds a worker has to save a checkpoint when it is told to stop
 
 
@@ -252,20 +251,10 @@ def _serve(pipe: Connection, work: bytes, number: int, device: str | None) -> No
         while True:
             task: Task = pickle.loads(pipe.recv_bytes())
             torch.set_num_threads(max(1, int(task.cpus)))
-            for kind, value in stream(unpickled(work), task, _device(task, device, number), throttled(send)):
+            for kind, value in stream(
+                unpickled(work), task, _device(task, device, number), lambda value: send("reported", value)
+            ):
                 send(kind, value)
-
-
-def throttled(send: Callable[[str, Any], None]) -> Report:
-    """Reports through `send`, but at most a few in a second."""
-    last = [-_REPORT_EVERY]
-
-    def report(value: Any) -> None:
-        if time.monotonic() - last[0] >= _REPORT_EVERY:
-            last[0] = time.monotonic()
-            send("reported", value)
-
-    return report
 
 
 def unpickled(blob: bytes) -> Work:
@@ -277,10 +266,10 @@ def unpickled(blob: bytes) -> Work:
     return work
 
 
-def pickled(work: Work) -> bytes:
+def pickled(work: Work, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
     """The work as bytes that travel."""
     try:
-        return pickle.dumps(work)
+        return dumps(work)
     except Exception as error:
         raise TypeError(
             f"expected work that can be sent to another process, got {work!r}, which can't be pickled ({error}); "

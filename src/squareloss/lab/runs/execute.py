@@ -16,9 +16,11 @@ from squareloss.lab.runs.live import Listener
 from squareloss.lab.runs.ray_engine import Ray
 from squareloss.lab.runs.schedule import Failure, Schedule, StudyWork
 from squareloss.lab.runs.store import Record, Store
-from squareloss.lab.runs.study import SCALES, Study, expand
+from squareloss.lab.runs.study import Study, expand
 
 ENGINES = ("local", "processes", "ray")
+_SHOWN = 10  # failures in a message
+_REPORT_EVERY = 0.25  # seconds between two reports of a job that travel from another process
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,10 @@ class Outcome:
     failures: list[Failure]
 
     def message(self) -> str:
-        """The failures, one line each; nothing if there are none."""
-        return "\n".join(f"{f.job.name} failed: {f.error} (see {f.log})" for f in self.failures)
+        """The first failures, one line each, and how many more; nothing if there are none."""
+        lines = [f"{f.job.name} failed: {f.error} (see {f.log})" for f in self.failures[:_SHOWN]]
+        more = len(self.failures) - _SHOWN
+        return "\n".join([*lines, f"and {more} more failed"] if more > 0 else lines)
 
 
 def execute(
@@ -56,8 +60,6 @@ def execute(
         device: "cpu" or "cuda" for all jobs; None goes by what each cell asks for.
         progress: told what happens: `live.watch()`; None is quiet.
     """
-    if scale not in SCALES:
-        raise ValueError(f"Unknown scale {scale!r}. Available: {', '.join(SCALES)}")
     check_engine(engine, workers, address)
     store = store if isinstance(store, Store) else Store(store)
     listener, jobs = progress or Listener(), expand(study, scale, seeds)
@@ -68,7 +70,8 @@ def execute(
         if todo:
             store.check_writable()
             workers = workers or (default_workers(*_needs(study, scale), device) if engine == "processes" else None)
-            made = make_engine(engine, StudyWork(study, store.scratch), schedule.on_event, workers, address, device)
+            work = StudyWork(study, store.scratch, every=0.0 if engine == "local" else _REPORT_EVERY)
+            made = make_engine(engine, work, schedule.on_event, workers, address, device)
             with sigterm_as_interrupt(), Leases(store.folder / ".leases") as leases, made:
                 schedule.run(todo, made, leases)
     return Outcome([store.read(study.name, j) for j in jobs if store.done(study.name, j)], schedule.new, schedule.failures)

@@ -52,7 +52,7 @@ class Listener:
 
     def __exit__(self, *_: object) -> None:
         if self._board:
-            self._board.close()
+            self._board.close(*self._board.writers)
 
     def began(self, study: str, jobs: int, todo: int) -> None:
         """A study of so many jobs begins, of which so many are to do."""
@@ -76,6 +76,8 @@ class Listener:
         """A job has its result."""
         self.rows.pop(job.name, None)
         self.done += 1
+        if self._board:
+            self._board.close(job.name)
         self.show(None if status == "done" else f"{job.name}: {status}")
 
     def failed(self, job: Job, error: str) -> None:
@@ -182,16 +184,17 @@ class _Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ImportError("TensorBoard event files need it: pip install tensorboard") from error
-        self._make, self.folder, self._writers = SummaryWriter, folder, dict[str, Any]()
+        self._make, self.folder = SummaryWriter, folder
+        self.writers: dict[str, Any] = {}
 
     def add(self, job: Job, step: float, values: dict[str, float]) -> None:
-        if job.name not in self._writers:
-            self._writers[job.name] = self._make(str(self.folder / job.name))
+        if job.name not in self.writers:
+            self.writers[job.name] = self._make(str(self.folder / job.name))
         for name, value in values.items():
-            self._writers[job.name].add_scalar(name, value, int(step))
+            self.writers[job.name].add_scalar(name, value, int(step))
 
-    def close(self) -> None:
-        for writer in self._writers.values():
+    def close(self, *names: str) -> None:
+        for writer in [self.writers.pop(name) for name in names if name in self.writers]:
             writer.close()
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from squareloss.lab.runs.engines import LAST, Event, Task, Work, pickled, stream, throttled, unpickled
+from squareloss.lab.runs.engines import LAST, Event, Task, Work, pickled, stream, unpickled
 
 _STORE_BYTES = 256 << 20  # of shared memory for objects, when Ray is started here: results are small
 _PATIENCE = 30.0  # seconds without a free node before saying what is missing
@@ -48,12 +48,13 @@ class Ray:
 
     def __enter__(self) -> Ray:
         self.ray = import_ray()
+        work = pickled(self.work, self.ray.cloudpickle.dumps)  # which takes what a script or notebook defines as well
         if not self.ray.is_initialized():
             self._start()
         cores = int(self.ray.cluster_resources().get("CPU", 1))
         self.parallel = self.workers or max(1, cores)
         self._limit = self.workers or max(64, 4 * cores)
-        self._shared = self.ray.put((pickled(self.work), _own_paths()))
+        self._shared = self.ray.put((work, _own_paths()))
         self._remote = self.ray.remote(_generate)
         return self
 
@@ -106,18 +107,17 @@ class Ray:
             self._complain()
 
     def _complain(self) -> None:
-        """Say once in a while what is asked for if the cluster has nothing that would do."""
+        """Say, once in a while, what is asked for if no node of the cluster would do."""
         self._news = time.monotonic()
-        have = self.ray.cluster_resources()
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         for task in self._running.values():
             gpus = 0 if self.device == "cpu" else task.gpus
-            if task.cpus > have.get("CPU", 0) or gpus > have.get("GPU", 0):
+            if not any(node.get("CPU", 0) >= task.cpus and node.get("GPU", 0) >= gpus for node in nodes):
                 text = (
-                    f"waiting for a node with {task.cpus:g} CPUs and {gpus:g} GPUs: the whole cluster has "
-                    f"{have.get('CPU', 0):g} and {have.get('GPU', 0):g}; add a node, or ask for less (--device cpu)"
+                    f"waiting for a node with {task.cpus:g} CPUs and {gpus:g} GPUs: none of the cluster's {len(nodes)} has them; "
+                    "add one, or ask for less (--device cpu)"
                 )
-                self.on_event(Event(task.number, "noted", text))
-                return
+                return self.on_event(Event(task.number, "noted", text))
 
     def _hear(self, generator: Any) -> None:
         task = self._running[generator]
@@ -143,7 +143,7 @@ def _generate(shared: tuple[bytes, list[str]], task: Task, device: str | None) -
 
     def run() -> None:
         torch.set_num_threads(max(1, int(task.cpus)))
-        for kind, value in stream(unpickled(work), task, device, throttled(lambda kind, value: said.put((kind, value)))):
+        for kind, value in stream(unpickled(work), task, device, lambda value: said.put(("reported", value))):
             said.put((kind, value))
 
     threading.Thread(target=run, daemon=True).start()

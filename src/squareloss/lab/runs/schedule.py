@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import shutil
 import tempfile
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,15 +34,19 @@ class Failure:
 
 @dataclass(frozen=True)
 class StudyWork:
-    """A study's `run` as work for an engine: of jobs, yielding results that can travel."""
+    """A study's `run` as work for an engine: of jobs, yielding results that can travel.
+
+    `every` is the least number of seconds between two reports of a job, but for its last.
+    """
 
     study: Study
     scratch: Path
+    every: float = 0.0
 
     def __call__(self, jobs: Sequence[Job], device: str, report: Report) -> Iterator[Result]:
         """Yield the result of each job, with the time it took and the machine it ran on; raise unless each has just one."""
         missing, started = {job.key: job for job in jobs}, time.perf_counter()
-        context = Context(device, self._root(), lambda job, step, total, values: report((job, step, total, values)))
+        context = Context(device, self._root(), self._reporter(report))
         for result in self.study.run(jobs, context):
             if missing.pop(result.job.key, None) is None:
                 raise RuntimeError(
@@ -54,6 +59,17 @@ class StudyWork:
         if missing:
             names = ", ".join(job.name for job in missing.values())
             raise RuntimeError(f"{self.study.name}.run ended without a result for {names}")
+
+    def _reporter(self, report: Report) -> Callable[[Job, float, float, dict[str, float]], None]:
+        last: dict[str, float] = {}
+
+        def on_report(job: Job, step: float, total: float, values: dict[str, float]) -> None:
+            now = time.monotonic()
+            if step >= total or now - last.get(job.key, -math.inf) >= self.every:
+                last[job.key] = now
+                report((job, step, total, values))
+
+        return on_report
 
     def _root(self) -> Path:
         """The folder for scratch; on a node of a cluster that does not share the results folder, one of its own."""
@@ -141,6 +157,8 @@ class Schedule:
             self.leases.release(job.key)
             self.listener.finished(job, "done elsewhere", 0.0)
             return False
+        if self.force:  # a checkpoint of an earlier run is not to be gone on from
+            shutil.rmtree(self.store.scratch / job.key, ignore_errors=True)
         return True
 
     def _settled(self, job: Job, leased: bool = False) -> bool:

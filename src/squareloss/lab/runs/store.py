@@ -113,8 +113,8 @@ class Store:
         return read(self.path(study, job), job.cell.hash())
 
     def studies(self) -> list[str]:
-        """The names of the studies that have a folder here."""
-        return sorted(p.name for p in self.folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+        """The names of the studies that have results here."""
+        return sorted({path.parts[-3] for path in self.folder.glob("[!.]*/*/seed*.json")})
 
     def records(self, study: str | None = None) -> list[Record]:
         """Every record, or those of one study, by study, cell and seed. A damaged file is named in a warning and left out."""
@@ -156,13 +156,13 @@ class Store:
 
     def find_elsewhere(self, study: str, job: Job) -> Record | None:
         """The record of an equal cell of another study, if there is one that can be read."""
-        for name in self.studies():
-            if name == study:
-                continue
-            for folder in os.scandir(self.folder / name):
-                if folder.name.endswith(f"-{job.cell.hash()}"):
+        end, file = f"-{job.cell.hash()}", f"seed{job.seed}.json"
+        others = [folder for folder in self.folder.iterdir() if folder.name != study and not folder.name.startswith(".")]
+        for folder in filter(Path.is_dir, others):
+            for cell in os.listdir(folder):  # plain names: this is done for every job
+                if cell.endswith(end):
                     with suppress(FileNotFoundError, StoreError):
-                        return read(Path(folder, f"seed{job.seed}.json"), job.cell.hash())
+                        return read(folder / cell / file, job.cell.hash())
         return None
 
     def write_log(self, study: str, job: Job, text: str) -> Path:

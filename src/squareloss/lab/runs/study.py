@@ -151,7 +151,11 @@ class Study(Protocol):
 
 
 def expand(study: Study, scale: str, seeds: Sequence[int]) -> list[Job]:
-    """Every cell with every seed, cell by cell; raises if two cells have the same name or the same spec."""
+    """Every cell with every seed, cell by cell; raises if two have the same name, the same spec or the same seed."""
+    if scale not in SCALES:
+        raise ValueError(f"Unknown scale {scale!r}. Available: {', '.join(SCALES)}")
+    if len(set(seeds)) < len(seeds) or not all(isinstance(seed, int) and seed >= 0 for seed in seeds):
+        raise ValueError(f"expected seeds that differ and are integers from 0, got {list(seeds)}")
     cells = study.cells(scale)
     for what, values in {"name": [c.name for c in cells], "spec": [c.hash() for c in cells]}.items():
         twice = sorted({c.name for c, value in zip(cells, values, strict=True) if values.count(value) > 1})

@@ -1,0 +1,419 @@
+"""Running studies: what is done is not redone, what fails takes nothing with it, and however a run ends, the next goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from squareloss.lab.runs import Cell, Job, Result, Store, StoreError, chunks, execute, map_chunks, schedule
+from squareloss.lab.runs import engines as engines_module
+from squareloss.lab.runs.live import Listener
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Toy:
+    """Squares numbers. Each attempt leaves a line in `log`; `tricks` says what else a cell does."""
+
+    log: Path
+    cells_: int = 4
+    seconds: float = 0.0
+    tricks: tuple = ()
+    group: str = ""
+    name: str = "toy"
+    summary: str = "squares"
+    cost = {"smoke": "seconds"}  # noqa: RUF012
+
+    def cells(self, scale):
+        return [Cell(f"cell{i}", {"task": "square", "i": i}, group=self.group) for i in range(self.cells_)]
+
+    def run(self, jobs, context):
+        with self.log.open("a") as log:
+            log.write(f"call {len(jobs)}\n")
+        tricks = dict(self.tricks)
+        for job in jobs:
+            with self.log.open("a") as log:
+                log.write(f"{job.name} {os.getpid()}\n")
+            trick = tricks.get(job.cell.name)
+            if trick == "raise":
+                raise ZeroDivisionError(f"no luck with {job.name}")
+            if trick == "die" or (trick == "die once" and self.attempts()[job.name] == 1):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if trick == "interrupt":
+                raise KeyboardInterrupt
+            if trick == "drop":
+                continue
+            time.sleep(self.seconds)
+            context.report(job, 1, 1, loss=0.5)
+            yield Result(job, {"square": job.cell.spec["i"] ** 2 + job.seed, "threads": torch.get_num_threads()})
+
+    def lines(self):
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def attempts(self):
+        return Counter(line.split()[0] for line in self.lines() if not line.startswith("call"))
+
+
+@pytest.fixture
+def toy(tmp_path):
+    return lambda **options: Toy(tmp_path / "log.txt", **options)
+
+
+def squares(outcome):
+    return {(r.cell, r.seed): r.metrics["square"] for r in outcome.records}
+
+
+def expected(cells, seeds):
+    return {(f"cell{i}", s): i**2 + s for i in range(cells) for s in seeds}
+
+
+ENGINES = ["local", "processes"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_study_is_run_once_and_then_skipped(toy, tmp_path, engine):
+    study = toy(cells_=3)
+    outcome = execute(study, "smoke", [0, 7], tmp_path / "r", engine, workers=2)
+    assert squares(outcome) == expected(3, [0, 7]) and outcome.new == 6 and outcome.message() == ""
+    again = execute(study, "smoke", [0, 7], tmp_path / "r", engine, workers=2)
+    assert again.records == outcome.records and again.new == 0
+    more = execute(study, "smoke", [0, 7, 8], tmp_path / "r", "local")
+    assert more.new == 3 and set(study.attempts().values()) == {1}
+    assert list((tmp_path / "r" / ".leases").iterdir()) == []
+    if engine == "processes":
+        assert {r.metrics["threads"] for r in outcome.records} == {1}, "workers share the cores"
+
+
+def test_force_does_all_again(toy, tmp_path):
+    study, scratch = toy(cells_=2), tmp_path / "r" / ".scratch"
+    execute(study, "smoke", [0], tmp_path / "r")
+    (scratch / Job(study.cells("smoke")[0], 0).key).mkdir(parents=True)
+    assert execute(study, "smoke", [0], tmp_path / "r", force=True).new == 2
+    assert set(study.attempts().values()) == {2} and list(scratch.iterdir()) == []
+
+
+def test_equal_cells_of_two_studies_are_run_once(toy, tmp_path):
+    first, second = toy(cells_=2), toy(cells_=3, name="other")
+    execute(first, "smoke", [0], tmp_path / "r")
+    outcome = execute(second, "smoke", [0], tmp_path / "r")
+    assert outcome.new == 1 and squares(outcome) == expected(3, [0]) and {r.study for r in outcome.records} == {"other"}
+    assert set(first.attempts().values()) == {1}
+
+
+def test_a_group_runs_in_one_call_and_its_rest_in_another(toy, tmp_path):
+    study = toy(cells_=3, group="all")
+    execute(study, "smoke", [0], tmp_path / "r")
+    outcome = execute(study, "smoke", [0, 1], tmp_path / "r")
+    assert squares(outcome) == expected(3, [0, 1])
+    assert [line for line in study.lines() if line.startswith("call")] == ["call 3", "call 3"]
+
+
+@pytest.mark.parametrize(("group", "error"), [("", "ZeroDivisionError: no luck"), ("all", "ZeroDivisionError: no luck")])
+def test_a_job_that_raises_takes_no_other_with_it(toy, tmp_path, group, error):
+    study = toy(tricks=(("cell1", "raise"),), group=group)
+    outcome = execute(study, "smoke", [0], tmp_path / "r")
+    assert {r.cell for r in outcome.records} == {"cell0", "cell2", "cell3"} and outcome.new == 3
+    (failure,) = outcome.failures
+    assert failure.job.name == "cell1/seed0" and failure.error.startswith(error)
+    assert "Traceback" in failure.log.read_text() and str(failure.log) in outcome.message()
+    assert list((tmp_path / "r" / ".leases").iterdir()) == []
+    mended = execute(toy(), "smoke", [0], tmp_path / "r")
+    assert mended.new == 1 and not mended.failures and not failure.log.exists()
+
+
+def test_a_study_that_forgets_a_job_or_does_another_is_told(toy, tmp_path):
+    outcome = execute(toy(tricks=(("cell1", "drop"),)), "smoke", [0], tmp_path / "r")
+    assert "ended without a result for cell1/seed0" in outcome.message() and outcome.new == 3
+
+    class Wrong(Toy):
+        def run(self, jobs, context):
+            yield Result(Job(Cell("x", {"task": "x"}), 0), {})
+
+    outcome = execute(Wrong(tmp_path / "log.txt", name="wrong", cells_=1), "smoke", [0], tmp_path / "q")
+    assert "gave a result for x/seed0, which it had not to do" in outcome.message() and outcome.new == 0
+
+
+def test_many_failures_make_a_short_message(toy, tmp_path):
+    outcome = execute(toy(cells_=25, tricks=tuple((f"cell{i}", "raise") for i in range(25))), "smoke", [0], tmp_path / "r")
+    assert len(outcome.failures) == 25 and outcome.message().splitlines()[-1] == "and 15 more failed"
+
+
+class Notes(Listener):
+    def __init__(self):
+        super().__init__()
+        self.notes = []
+
+    def show(self, text=None):
+        self.notes += [text] if text else []
+
+
+def test_a_damaged_result_is_moved_aside_and_done_again(toy, tmp_path):
+    study, store, notes = toy(cells_=2), Store(tmp_path / "r"), Notes()
+    execute(study, "smoke", [0], store)
+    job = Job(study.cells("smoke")[1], 0)
+    path = store.path("toy", job)
+    path.write_text(path.read_text()[:80])
+    outcome = execute(study, "smoke", [0], store, progress=notes)
+    assert (
+        outcome.new == 1 and squares(outcome) == expected(2, [0]) and study.attempts() == {"cell0/seed0": 1, "cell1/seed0": 2}
+    )
+    assert len(path.with_name("seed0.json.corrupt").read_text()) == 80
+    assert any(str(path) in note and "seed0.json.corrupt" in note for note in notes.notes)
+
+
+def test_errors_of_options_come_before_anything_runs(toy, tmp_path):
+    with pytest.raises(ValueError, match="Unknown engine 'cloud'. Available: local, processes, ray"):
+        execute(toy(), "smoke", [0], tmp_path / "r", "cloud")
+    with pytest.raises(ValueError, match="address with engine"):
+        execute(toy(), "smoke", [0], tmp_path / "r", address="auto")
+    with pytest.raises(ValueError, match="one worker or more, got 0"):
+        execute(toy(), "smoke", [0], tmp_path / "r", "processes", workers=0)
+
+    class Hidden(Toy):
+        pass
+
+    with pytest.raises(TypeError, match='can\'t be pickled.*engine="local"'):
+        execute(Hidden(tmp_path / "log.txt"), "smoke", [0], tmp_path / "r", "processes")
+    assert toy().lines() == []
+
+
+def test_ray_that_is_not_installed(toy, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r'pip install "squareloss\[ray\]"'):
+        execute(toy(), "smoke", [0], tmp_path / "r", "ray")
+
+
+def test_ctrl_c_leaves_what_is_finished_and_no_lease(toy, tmp_path):
+    study = toy(tricks=(("cell2", "interrupt"),))
+    with pytest.raises(KeyboardInterrupt):
+        execute(study, "smoke", [0], tmp_path / "r")
+    assert [r.cell for r in Store(tmp_path / "r").records()] == ["cell0", "cell1"]
+    assert list((tmp_path / "r" / ".leases").iterdir()) == []
+    assert execute(toy(), "smoke", [0], tmp_path / "r").new == 2
+
+
+class Failing(Store):
+    """A store whose disk is full after two results."""
+
+    def write(self, study, result):
+        if len(self.records(study)) == 2:
+            raise StoreError("could not write: the disk is full")
+        return super().write(study, result)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_full_disk_stops_the_run_and_keeps_the_rest(toy, tmp_path, engine):
+    store = Failing(tmp_path / "r")
+    with pytest.raises(StoreError, match="the disk is full"):
+        execute(toy(), "smoke", [0], store, engine, workers=1)
+    assert len(store.records()) == 2 and list((tmp_path / "r" / ".leases").iterdir()) == []
+    assert execute(toy(), "smoke", [0], tmp_path / "r").new == 2
+
+
+def test_a_job_may_go_on_from_its_scratch(tmp_path):
+    class Counting:
+        name, summary, cost = "counting", "", {"smoke": "seconds"}
+
+        def cells(self, scale):
+            return [Cell("count", {"task": "count"})]
+
+        def run(self, jobs, context):
+            (job,) = jobs
+            note = context.scratch(job) / "reached"
+            start = int(note.read_text()) if note.exists() else 0
+            for step in range(start, 4):
+                if step == 2 and start == 0:
+                    raise RuntimeError("killed")
+                note.write_text(str(step + 1))
+            yield Result(job, {"from": start})
+
+    assert execute(Counting(), "smoke", [0], tmp_path).failures
+    assert execute(Counting(), "smoke", [0], tmp_path).records[0].metrics == {"from": 2}
+    assert list((tmp_path / ".scratch").iterdir()) == [], "a result removes the scratch"
+
+
+# ---- the pool --------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_job_done_again(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "ATTEMPTS", 2)
+    study = toy(cells_=5, tricks=(("cell1", "die once"), ("cell3", "die")))
+    outcome = execute(study, "smoke", [0], tmp_path / "r", "processes", workers=2)
+    assert {r.cell for r in outcome.records} == {"cell0", "cell1", "cell2", "cell4"}
+    (failure,) = outcome.failures
+    assert failure.job.cell.name == "cell3" and "killed by SIGKILL" in failure.error and "tried 2 times" in failure.error
+    assert study.attempts()["cell1/seed0"] == 2 and study.attempts()["cell3/seed0"] == 2
+    assert list((tmp_path / "r" / ".leases").iterdir()) == []
+
+
+def test_a_killed_group_is_done_again_one_by_one(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "ATTEMPTS", 2)
+    study = toy(cells_=3, group="all", tricks=(("cell1", "die"),))
+    outcome = execute(study, "smoke", [0], tmp_path / "r", "processes", workers=1)
+    assert {r.cell for r in outcome.records} == {"cell0", "cell2"} and [f.job.cell.name for f in outcome.failures] == ["cell1"]
+    assert study.attempts()["cell0/seed0"] == 1, "what the group had finished is not redone"
+
+
+def test_a_group_is_split_over_idle_workers(toy, tmp_path):
+    jobs = [Job(cell, 0) for cell in toy(cells_=5, group="all").cells("smoke")]
+    alone = [Job(cell, 1) for cell in toy(cells_=2).cells("smoke")]
+    assert [len(b) for b in schedule._batches(jobs, 1)] == [5] and [len(b) for b in schedule._batches(jobs, 2)] == [3, 2]
+    assert [len(b) for b in schedule._batches(jobs, 9)] == [1] * 5 and [len(b) for b in schedule._batches(jobs + alone, 2)] == [
+        5,
+        1,
+        1,
+    ]
+    assert schedule._batches([], 2) == []
+
+
+def test_device_and_workers_fit_the_machine(monkeypatch):
+    task = engines_module.Task(0, None, cpus=2, gpus=0.5)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(engines_module.facts, "cores", lambda: 8)
+    assert engines_module.default_workers(2, 0.5) == 4 and engines_module._device(task, None, 3) == "cpu"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert engines_module.default_workers(2, 0.5) == 4 and engines_module.default_workers(2, 1) == 2
+    assert engines_module._device(task, None, 3) == "cuda:1" and engines_module._device(task, "cpu", 3) == "cpu"
+    assert engines_module._device(engines_module.Task(0, None), None, 0) == "cpu"
+
+
+# ---- several processes, and processes that are killed ------------------------------------------------------------------
+
+
+def main(folder, cells, seconds, engine):
+    """What the processes below do: as the command line would."""
+    try:
+        outcome = execute(Toy(Path(folder, "log.txt"), int(cells), float(seconds)), "smoke", [0], Path(folder, "r"), engine)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(1 if outcome.failures else 0)
+
+
+def start(folder, cells, seconds, engine="local"):
+    code = f"import test_runs; test_runs.main({str(folder)!r}, {cells}, {seconds}, {engine!r})"
+    return subprocess.Popen([sys.executable, "-c", code], cwd=HERE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def finished(folder):
+    return sorted((folder / "r").glob("toy/*/seed0.json"))
+
+
+def test_two_processes_share_the_work(toy, tmp_path):
+    both = [start(tmp_path, 30, 0.05) for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0], [process.stderr.read() for process in both]
+    for process in both:
+        process.stderr.close()
+    assert len(finished(tmp_path)) == 30 and set(toy().attempts().values()) == {1}
+    assert len({line.split()[1] for line in toy().lines() if not line.startswith("call")}) == 2, "both had a part"
+    assert list((tmp_path / "r" / ".leases").iterdir()) == []
+
+
+def content(path):
+    """A result but for times and dates, and for what may be changed while the tests run."""
+    own = ("seconds", "date", "command", "commit")
+    return {key: value for key, value in json.loads(path.read_text()).items() if key not in own}
+
+
+def test_kill_9_and_the_same_command_again(toy, tmp_path):
+    """Nothing done is redone, nothing is lost, and the end is that of a run nobody disturbed."""
+    process = start(tmp_path, 20, 0.1)
+    wait_for(lambda: len(finished(tmp_path)) >= 5)
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    done = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in finished(tmp_path)}
+    assert 5 <= len(done) < 20 and list((tmp_path / "r" / ".leases").iterdir()), "it died holding a lease"
+
+    begun = time.monotonic()
+    outcome = execute(toy(cells_=20), "smoke", [0], tmp_path / "r")
+    assert time.monotonic() - begun < 10, "the dead process's lease must not be waited for"
+    assert outcome.new == 20 - len(done)
+    assert all((path.read_bytes(), path.stat().st_mtime_ns) == before for path, before in done.items())
+    undisturbed = execute(Toy(tmp_path / "other.txt", 20), "smoke", [0], tmp_path / "u")
+    assert [content(r.path) for r in outcome.records] == [content(r.path) for r in undisturbed.records]
+    attempts = toy().attempts()
+    assert sum(attempts.values()) - len(attempts) <= 1, "at most the job that was running is done again"
+    assert not list((tmp_path / "r").rglob("*.writing*")) and list((tmp_path / "r" / ".leases").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "sign"), [("local", signal.SIGINT), ("local", signal.SIGTERM), ("processes", signal.SIGINT)]
+)
+def test_ctrl_c_and_sigterm_end_the_command_with_130(toy, tmp_path, engine, sign):
+    process = start(tmp_path, 100, 0.1, engine)
+    wait_for(lambda: len(finished(tmp_path)) >= 2)
+    process.send_signal(sign)
+    assert process.wait(30) == 130
+    assert process.stderr.read() == "", "no traceback of any process"
+    process.stderr.close()
+    assert 2 <= len(finished(tmp_path)) < 100 and list((tmp_path / "r" / ".leases").iterdir()) == []
+    assert len(Store(tmp_path / "r").records()) == len(finished(tmp_path)), "all of them whole"
+
+
+def test_workers_die_with_the_process_that_started_them(toy, tmp_path):
+    process = start(tmp_path, 4, 60.0, "processes")
+    wait_for(lambda: len(toy().attempts()) == 2)
+    workers = {int(line.split()[1]) for line in toy().lines() if not line.startswith("call")}
+    assert process.pid not in workers
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() and b"spawn" in _cmdline(pid) for pid in workers), 15)
+
+
+def _cmdline(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_thread_may_execute_too(toy, tmp_path):
+    # signal handlers can't be set there
+    outcomes = []
+    thread = threading.Thread(target=lambda: outcomes.append(execute(toy(), "smoke", [0], tmp_path / "r")))
+    thread.start()
+    thread.join()
+    assert outcomes[0].new == 4
+
+
+# ---- chunks ----------------------------------------------------------------------------------------------------------
+
+
+def total(chunk):
+    if chunk == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return torch.tensor(chunk).sum()
+
+
+def test_chunks_keep_their_order():
+    done = []
+    parts = map_chunks(total, [[1, 2], [3], [4, 5]], on_done=lambda n, of: done.append((n, of)))
+    assert [int(p) for p in parts] == [3, 3, 9] and done == [(1, 3), (2, 3), (3, 3)]
+    assert [int(p) for p in map_chunks(total, [[1, 2], [3], [4, 5]], "processes", workers=2)] == [3, 3, 9]
+    assert map_chunks(total, []) == []
+
+
+def test_a_chunk_that_fails_says_why(monkeypatch):
+    monkeypatch.setattr(chunks, "ATTEMPTS", 1)
+    with pytest.raises(RuntimeError, match=r"chunk 1 of 2 failed: (?s:.*)TypeError: new"):
+        map_chunks(total, [[1], "x"])
+    with pytest.raises(RuntimeError, match="chunk 0 of 1 failed: its process was killed by SIGKILL"):
+        map_chunks(total, ["die"], "processes", workers=1)

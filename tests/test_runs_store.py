@@ -1,0 +1,272 @@
+"""Cells, their hashes, and the results folder: what is written is read back, and damage stays where it is."""
+
+import json
+import math
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from squareloss.lab.runs import Cell, Job, Result, Store, StoreError, expand
+from squareloss.lab.runs import store as store_module
+from squareloss.lab.runs.study import finite, plain, unfinite
+
+CELL = Cell("simplex", {"task": "toy", "lr": 0.1})
+JOB = Job(CELL, 0)
+
+
+# ---- cells -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_hash_is_of_the_values_alone():
+    same = [
+        Cell("a", {"task": "t", "lr": 1, "widths": [1, 2]}),
+        Cell("b", {"widths": (1, 2.0), "lr": np.float32(1.0), "task": "t"}, group="g", cpus=4, gpus=1),
+        Cell("c", {"task": "t", "lr": torch.tensor(1.0), "widths": np.array([1, 2])}),
+    ]
+    assert len({cell.hash() for cell in same}) == 1
+    other = [{"task": "u", "lr": 1, "widths": [1, 2]}, {"task": "t", "lr": 1, "widths": [2, 1]}, {"task": "t", "lr": True}]
+    assert len({same[0].hash(), *(Cell("a", spec).hash() for spec in other)}) == 4
+    assert Cell("a", {"task": "t", "eps": math.inf}).hash() != Cell("a", {"task": "t", "eps": -math.inf}).hash()
+
+
+def test_the_hash_stays_what_it_was():
+    # results of earlier versions are found by it: it must never change
+    assert Cell("a", {"task": "t", "lr": 0.1, "deep": {"b": [1.0, None, "x"]}}).hash() == "30eb80114167"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../a", ".hidden", "a b", "a\n", "x" * 101, "ü"])
+def test_names_that_are_no_file_names_are_refused(name):
+    with pytest.raises(ValueError, match="expected a cell's name"):
+        Cell(name, {"task": "t"})
+
+
+def test_specs_must_say_all_in_plain_values():
+    with pytest.raises(ValueError, match="'task'"):
+        Cell("a", {"lr": 0.1})
+    with pytest.raises(TypeError, match="plain JSON values in the spec of cell 'a', got object"):
+        Cell("a", {"task": "t", "x": object()})
+    with pytest.raises(TypeError, match="names as keys"):
+        Cell("a", {"task": "t", "x": {1: 2}})
+
+
+class Listed:
+    name = "listed"
+
+    def __init__(self, *cells):
+        self._cells = list(cells)
+
+    def cells(self, scale):
+        return self._cells
+
+
+def test_expand_refuses_what_would_be_one_file():
+    assert [job.name for job in expand(Listed(CELL), "smoke", [3, 5])] == ["simplex/seed3", "simplex/seed5"]
+    with pytest.raises(ValueError, match="own name, got the same for a"):
+        expand(Listed(Cell("a", {"task": "t"}), Cell("a", {"task": "u"})), "smoke", [0])
+    with pytest.raises(ValueError, match="own spec, got the same for a, b"):
+        expand(Listed(Cell("a", {"task": "t"}), Cell("b", {"task": "t"})), "smoke", [0])
+    for seeds in ([1, 1], [-1], [0.5]):
+        with pytest.raises(ValueError, match="expected seeds"):
+            expand(Listed(CELL), "smoke", seeds)
+    with pytest.raises(ValueError, match="Unknown scale 'big'. Available: smoke, laptop, paper"):
+        expand(Listed(CELL), "big", [0])
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**6), 10**6)
+    | st.floats()
+    | st.text(max_size=5).filter(lambda s: s[:1].islower()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_metrics_survive_json(value):
+    text = json.dumps(finite(plain(value, "metrics")), allow_nan=False)
+    assert repr(unfinite(json.loads(text))) == repr(value)  # repr: NaN is not equal to itself
+
+
+# ---- the folder ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    store = Store(tmp_path / "results")
+    weights = {"w": torch.arange(3.0)}
+    metrics = {"accuracy": torch.tensor(0.5), "nll": math.inf, "curve": np.array([1.0, 2.0]), "note": None}
+    result = Result(JOB, metrics, "diverged", 1.25, {"model.safetensors": weights, "log.txt": b"abc"})
+    assert not store.done("table1", JOB)
+    path = store.write("table1", result)
+    assert path == tmp_path / "results" / "table1" / f"simplex-{CELL.hash()}" / "seed0.json"
+    record = store.read("table1", JOB)
+    assert (
+        store.done("table1", JOB) and store.studies() == ["table1"] and store.records("table1") == store.records() == [record]
+    )
+    assert record.metrics == {"accuracy": 0.5, "nll": math.inf, "curve": [1.0, 2.0], "note": None}
+    assert (record.study, record.cell, record.seed, record.status) == ("table1", "simplex", 0, "diverged")
+    assert record.seconds == 1.25 and record.spec == CELL.spec and record.hash == CELL.hash()
+    assert record.versions["torch"] == torch.__version__ and record.hardware["cores"] >= 1 and record.hardware["gpu"] is None
+    assert load_file(record.artefact("model.safetensors"))["w"].equal(weights["w"])
+    assert record.artefact("log.txt").read_bytes() == b"abc"
+    with pytest.raises(ValueError, match="Available: log.txt, model.safetensors"):
+        record.artefact("other")
+    content = json.loads(path.read_bytes(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert content["format"] == 1 and os.path.sep not in content["command"].split()[0]
+
+
+def test_a_checkout_gives_its_commit():
+    from squareloss.lab.runs import facts
+
+    source = os.path.dirname(facts.__file__)
+    known = subprocess.run(["git", "-C", source, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if known.returncode:
+        assert facts.commit() is None
+    else:
+        assert facts.commit().split("-")[0] == known.stdout.strip()
+
+
+def test_a_write_that_fails_leaves_the_old_result_and_no_litter(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    path = store.write("s", Result(JOB, {"x": 1}))
+    before = path.read_bytes()
+    monkeypatch.setattr(store_module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(StoreError, match="the disk is full.*Results written before are intact"):
+        store.write("s", Result(JOB, {"x": 2}))
+    assert path.read_bytes() == before and os.listdir(path.parent) == ["seed0.json"]
+
+
+DAMAGE = {
+    "cut short": lambda path: path.write_bytes(path.read_bytes()[:50]),
+    "empty": lambda path: path.write_bytes(b""),
+    "zeros": lambda path: path.write_bytes(b"\0" * 400),
+    "a list": lambda path: path.write_text("[1]"),
+    "no metrics": lambda path: path.write_text(path.read_text().replace('"metrics"', '"metric"')),
+    "no format": lambda path: path.write_text(path.read_text().replace('"format"', '"forma"')),
+    "deep": lambda path: path.write_text("[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path, how):
+    store = Store(tmp_path)
+    paths = [store.write("s", Result(Job(CELL, seed), {"x": seed})) for seed in (0, 1)]
+    DAMAGE[how](paths[0])
+    with pytest.warns(UserWarning, match=f"{paths[0]}.*left out"):
+        records = store.records()
+    assert [record.metrics for record in records] == [{"x": 1}]
+    assert not store.done("s", JOB) and store.done("s", Job(CELL, 1))
+
+
+def test_a_result_of_another_cell_in_its_place_does_not_count(tmp_path):
+    store = Store(tmp_path)
+    other = Job(Cell("other", {"task": "other"}), 0)
+    shutil.copy(store.write("s", Result(other, {})), store.write("s", Result(JOB, {})))
+    assert not store.done("s", JOB)
+
+
+def test_a_file_of_a_later_version_is_not_taken_for_damaged(tmp_path):
+    store = Store(tmp_path)
+    path = store.write("s", Result(JOB, {}))
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(StoreError, match="format 2.*upgrade squareloss"):
+        store.done("s", JOB)
+
+
+def test_adopting_a_result_of_another_study(tmp_path):
+    store, twin = Store(tmp_path), Job(Cell("twin", {"task": "toy", "lr": 0.1}), 0)
+    store.write("first", Result(JOB, {"x": 1}, artefacts={"note.txt": b"abc"}))
+    found = store.find_elsewhere("second", twin)
+    store.adopt("second", twin, found)
+    record = store.read("second", twin)
+    assert (record.study, record.cell, record.metrics, record.date) == ("second", "twin", {"x": 1}, found.date)
+    assert record.artefact("note.txt").read_bytes() == b"abc" and record.artefact("note.txt").parent == record.path.parent
+    assert store.find_elsewhere("first", Job(CELL, 1)) is None
+
+
+def test_folders_that_are_not_there(tmp_path):
+    with pytest.raises(StoreError, match="found none"):
+        Store(tmp_path / "none", create=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="got a file"):
+        Store(tmp_path / "file")
+
+
+# ---- disks that refuse -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def mounted(folder, options):
+    """A small file system in memory at a folder; skips where this process may not mount."""
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("this process may not mount file systems")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+needs_mount = pytest.mark.skipif(shutil.which("mount") is None or sys.platform != "linux", reason="needs Linux's mount")
+
+
+@needs_mount
+def test_a_full_disk(tmp_path):
+    with mounted(tmp_path / "disk", "size=64k") as disk:
+        store = Store(disk)
+        written = store.write("s", Result(JOB, {"x": 1}))
+        before = written.read_bytes()
+        with pytest.raises(StoreError, match=r"could not write .*seed1.json: the disk is full; free some space"):
+            store.write("s", Result(Job(CELL, 1), {}, artefacts={"big.bin": b"\0" * 200_000}))
+        assert written.read_bytes() == before and [r.seed for r in store.records()] == [0]
+        assert sorted(os.listdir(written.parent)) == ["seed0.json"], "half a file must not stay"
+
+
+@needs_mount
+def test_a_read_only_folder(tmp_path):
+    with mounted(tmp_path / "disk", "size=64k") as disk:
+        Store(disk).write("s", Result(JOB, {"x": 1}))
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        store = Store(disk)
+        assert [r.metrics for r in store.records()] == [{"x": 1}]
+        with pytest.raises(StoreError, match="read-only; choose another folder"):
+            store.check_writable()
+        with pytest.raises(StoreError, match="read-only; choose another folder"):
+            store.write("s", Result(Job(CELL, 1), {}))
+        with pytest.raises(StoreError, match="could not make the results folder .*read-only"):
+            Store(disk / "new")
+
+
+def test_a_limit_on_the_size_of_files(tmp_path):
+    # as a full disk, for systems without mounts: the write stops half way
+    store = Store(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(StoreError, match="size limit of this process"):
+            store.write("s", Result(JOB, {}, artefacts={"big.bin": b"\0" * 200_000}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not store.done("s", JOB) and os.listdir(store.path("s", JOB).parent) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_of_someone_else(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(StoreError, match="not yours to write to"):
+            Store(tmp_path).check_writable()
+    finally:
+        tmp_path.chmod(0o700)
