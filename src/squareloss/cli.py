@@ -8,7 +8,12 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Train classifiers with square loss, and know what they do.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Train classifiers with square loss, and know what they do.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
 data_app = typer.Typer(help="Fetch and list data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
@@ -52,6 +57,165 @@ def data_list(directory: DataDir = None) -> None:
         typer.echo(f"{name:<10}{place}")
 
 
+Out = Annotated[Path | None, typer.Option(help="Folder for the results.", show_default=False)]
+Engine = Annotated[
+    str, typer.Option(help="Where jobs run: auto, local (this process), processes (a pool) or ray (a cluster).", metavar="NAME")
+]
+Workers = Annotated[int | None, typer.Option(help="Jobs at once. Default: as many as the machine has for.", show_default=False)]
+Address = Annotated[str | None, typer.Option(help="Address of a Ray cluster, with --engine ray.", show_default=False)]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Force = Annotated[bool, typer.Option("--force", help="Do again what is done; without it, a second start goes on.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress while it runs.")]
+Board = Annotated[Path | None, typer.Option("--tensorboard", help="Folder for TensorBoard event files.", show_default=False)]
+
+
+@app.command()
+def compare(
+    data: Annotated[
+        str, typer.Argument(help="digits, cifar10, cifar100, or a path: .csv, .parquet, .npz, or a folder of images by class.")
+    ] = "digits",
+    target: Annotated[
+        str | None, typer.Option(help="The column to predict, of a .csv or .parquet.", show_default=False)
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Bring the images of a folder to SIZE x SIZE.", show_default=False)] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="auto, mlp, resnet8, resnet18, wrn16_10, or package.module:function for your own network: "
+            "function(shape, outputs) returns an nn.Module that takes inputs (N, *shape) and gives (N, outputs)."
+        ),
+    ] = "auto",
+    losses: Annotated[
+        str,
+        typer.Option(
+            help="What to compare, the first being what the others are compared to: ce, simplex, one_hot, squentropy, "
+            "ce_smoothed, focal, brier; each also with +temperature, which reads the same network through a temperature "
+            "fitted on the validation split."
+        ),
+    ] = "ce,ce+temperature,simplex,simplex+temperature",
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds. Default: 5, or 3 with --quick.", show_default=False)
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="small, fast, paper or paper_128. Default: by the data.", show_default=False)
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the recipe's.", show_default=False)] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Batch size, instead of the recipe's.", show_default=False)] = None,
+    augment: Annotated[
+        bool | None, typer.Option(help="Crop and flip images at random. Default: for CIFAR only.", show_default=False)
+    ] = None,
+    lrs: Annotated[
+        str | None,
+        typer.Option(
+            help="Learning rates to choose from, such as 0.03,0.1,0.3. Default: about the recipe's.", show_default=False
+        ),
+    ] = None,
+    eps: Annotated[
+        str | None,
+        typer.Option(help="l_inf radii for images in [0, 1], such as 1/255,2/255. Default: by size.", show_default=False),
+    ] = None,
+    attacked: Annotated[
+        int | None, typer.Option(help="Test points to attack. Default: 1000, or 300 with --quick.", show_default=False)
+    ] = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    workers: Workers = None,
+    address: Address = None,
+    out: Out = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A short version, which says what it cut: minutes on 2 cores.")
+    ] = False,
+    quiet: Quiet = False,
+    force: Force = False,
+    tensorboard: Board = None,
+) -> None:
+    """Which loss serves your data best? Trains the same network with each, alike in all else, and measures it.
+
+    Every loss gets the same splits, initial weights and batches, and its learning rate from the same grid by the validation
+    split. Measured are accuracy, calibration, noise and robustness, with intervals; it ends in plain words and a page to
+    share (report.html in the results folder, runs/compare-NAME by default). Stopped, the same command goes on.
+
+    Examples:
+
+      squareloss compare digits --quick
+
+      squareloss compare wine.csv --target quality --losses ce,simplex,squentropy
+
+      squareloss compare photos/ --size 32 --model mynet:build --eps 1/255,2/255
+    """
+    from squareloss.lab.studies import run
+    from squareloss.lab.studies.plan import plan
+
+    planned = plan(
+        data, target=target, size=size, model=model, losses=losses, seeds=seeds, recipe=recipe, epochs=epochs,
+        batch_size=batch_size, augment=augment, lrs=_numbers("lrs", lrs), eps=_numbers("eps", eps), attacked=attacked,
+        device=device, quick=quick,
+    )  # fmt: skip
+    folder = out or Path("runs") / f"compare-{Path(data).stem}"
+    options = run.Options(engine, workers, address, planned.device, force, quiet, tensorboard)
+    _end(run.carry_out(planned.study, "laptop", planned.seeds, planned.header, folder, options))
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="A study, or list to see them all with what they cost.")] = "list",
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds), laptop (minutes on 2 cores) or paper (as in the paper).")
+    ] = "laptop",
+    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 3,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    workers: Workers = None,
+    address: Address = None,
+    out: Out = None,
+    quiet: Quiet = False,
+    force: Force = False,
+    tensorboard: Board = None,
+) -> None:
+    """Run a study of the paper, and print its numbers beside the paper's. `squareloss reproduce list` shows them all."""
+    from squareloss.lab import studies
+    from squareloss.lab.studies import run
+
+    if name == "list":
+        typer.echo(run.listing())
+        return
+    study = studies.get(name)
+    header = run.header_of(study, scale, range(seeds))
+    options = run.Options(engine, workers, address, device, force, quiet, tensorboard)
+    _end(run.carry_out(study, scale, range(seeds), header, out or Path("runs") / f"{name}-{scale}", options))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A results folder, of compare or reproduce.", metavar="DIR")],
+    kind: Annotated[str, typer.Option("--format", help="html (one page that needs nothing else), md, tex or csv.")] = "html",
+    output: Annotated[
+        Path | None, typer.Option(help="The file to write. Default: report.FORMAT in DIR.", show_default=False)
+    ] = None,
+) -> None:
+    """Write the results of a folder as a page, or as tables for a paper. Trains nothing."""
+    from squareloss.lab.report import write
+
+    typer.echo(write(folder, kind, output))
+
+
+def _numbers(name: str, text: str | None) -> list[float] | None:
+    """Numbers and fractions, separated by commas: "0.1,2/255"."""
+    from fractions import Fraction
+
+    try:
+        return None if text is None else [float(Fraction(part.strip())) for part in text.split(",")]
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(
+            f"expected --{name} to be numbers separated by commas, such as 0.1,0.3 or 1/255, got {text!r}"
+        ) from error
+
+
+def _end(failed: int) -> None:
+    if failed:
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """Run the program; what the user can mend is one line on stderr and status 1, not a traceback."""
     try:
@@ -59,6 +223,9 @@ def main() -> None:
     except (ValueError, OSError) as error:
         typer.echo(f"squareloss: {error}", err=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("squareloss: stopped. What is done is kept; the same command goes on.", err=True)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,117 @@
+"""What a report needs to know of a study besides its results: kept as <study>.json in the results folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from squareloss.lab.runs.store import Store, StoreError, explained, write_atomically
+
+
+@dataclass(frozen=True)
+class Column:
+    """A measure: a scalar of that key in the metrics of each result.
+
+    Arguments:
+        key: its name in the metrics.
+        label: what people call it.
+        better: "higher", "lower", or "" where neither is.
+        percent: a share, shown times 100.
+        shared: it does not depend on how probabilities are read, so rows of one network have the same value.
+        digits: after the point, as shown.
+    """
+
+    key: str
+    label: str
+    better: str = ""
+    percent: bool = False
+    shared: bool = True
+    digits: int = 4
+
+    def show(self, value: float | None, signed: bool = False) -> str:
+        """A value as text; a dash where there is none."""
+        if value is None or value != value:
+            return "–"
+        digits = 2 if self.percent else self.digits
+        return f"{100 * value if self.percent else value:{'+' if signed else ''}.{digits}f}"
+
+    @property
+    def heading(self) -> str:
+        """The label, with the unit."""
+        return f"{self.label} (%)" if self.percent else self.label
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A direction that the paper claims: row `better` beats row `worse` in the column `key`."""
+
+    key: str
+    better: str
+    worse: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Header:
+    """A study as a report shows it.
+
+    Arguments:
+        study: its name, under which the results lie.
+        title: one line.
+        command: that gave the results, in full.
+        seeds: that were asked for.
+        rows: what is compared, in order: cells, or cells with the suffix of a reading ("ce+temperature").
+        hashes: the spec hash of each cell, so that results of other settings in the same folder stay out; empty takes all.
+        columns: what is shown; empty shows every scalar there is.
+        baseline: the row that differences are taken to; "" for none.
+        overlap: test samples per training sample where each seed draws its own split, else 0: see `statistics.paired`.
+        paper: the paper's values, by row and key, as [mean, std, number of runs]; std and number may be None.
+        claims: directions the paper claims.
+        facts: names and values that describe the setting.
+        cut: what was cut to save time, one sentence each.
+        notes: what else one should know, one sentence each.
+    """
+
+    study: str
+    title: str
+    command: str = ""
+    seeds: Sequence[int] = ()
+    rows: Sequence[str] = ()
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    columns: Sequence[Column] = ()
+    baseline: str = ""
+    overlap: float = 0.0
+    paper: Mapping[str, Mapping[str, Sequence[float | None]]] = field(default_factory=dict)
+    claims: Sequence[Claim] = ()
+    facts: Sequence[tuple[str, str]] = ()
+    cut: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+    def write(self, store: Store) -> Path:
+        """Keep it in the results folder."""
+        path = store.folder / f"{self.study}.json"
+        with explained(f"write {path}"):
+            write_atomically(path, json.dumps(asdict(self), indent=1, ensure_ascii=False).encode() + b"\n")
+        return path
+
+
+def read(store: Store, study: str) -> Header:
+    """The header of a study; a plain one, that shows all there is, if the folder has none."""
+    path = store.folder / f"{study}.json"
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        columns, claims = content.pop("columns"), content.pop("claims")
+        facts = [(str(name), str(value)) for name, value in content.pop("facts")]
+        return Header(
+            columns=[Column(**column) for column in columns],
+            claims=[Claim(**claim) for claim in claims],
+            facts=facts,
+            **content,
+        )
+    except FileNotFoundError:
+        return Header(study, study)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreError(f"expected the description of a study in {path}, got something else ({error}); remove it") from error

@@ -1,0 +1,103 @@
+"""Means over seeds, differences paired by seed, and what can be told apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and standard deviation (n - 1) over n seeds; std is None for one seed, mean None for none."""
+
+    mean: float | None
+    std: float | None
+    n: int
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean."""
+        return None if self.std is None else self.std / math.sqrt(self.n)
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """Of the values of all seeds."""
+    n = len(values)
+    mean = math.fsum(values) / n if n else None
+    return Summary(mean, float(np.std(values, ddof=1)) if n > 1 else None, n)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference a - b with a 95% interval; low and high are None where there is no ground for one.
+
+    `how` says what the interval rests on.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    how: str
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 if the interval is on one side of zero, else 0: can't be told apart."""
+        if self.low is None or self.high is None:
+            return 0
+        return 1 if self.low > 0 else -1 if self.high < 0 else 0
+
+
+def paired(a: Mapping[int, float], b: Mapping[int, float], overlap: float = 0.0) -> Difference | None:
+    """The difference a - b paired by seed, with Student's interval; None if no seed has both.
+
+    mean d +- t sqrt(1/n + overlap) s, where d are the n differences and s their standard deviation. If each seed draws its
+    own test split from the same samples, training sets overlap and the differences are not independent: `overlap`, test
+    samples per training sample, widens the interval for that (Nadeau and Bengio 2003). Else it is 0.
+    """
+    seeds = sorted(set(a) & set(b))
+    if not seeds:
+        return None
+    differences = [a[seed] - b[seed] for seed in seeds]
+    mean, n = math.fsum(differences) / len(seeds), len(seeds)
+    if n == 1:
+        return Difference(mean, None, None, "one seed")
+    half = quantile(n - 1) * math.sqrt(1 / n + overlap) * float(np.std(differences, ddof=1))
+    return Difference(mean, mean - half, mean + half, f"{n} seeds, paired")
+
+
+def bootstrapped(a: float, b: float, replicates_a: Sequence[float], replicates_b: Sequence[float]) -> Difference:
+    """The difference a - b of one seed, with the basic interval of replicates that drew the same test points for both."""
+    drawn = np.asarray(replicates_a, dtype=float) - np.asarray(replicates_b, dtype=float)
+    drawn = drawn[np.isfinite(drawn)]
+    value = a - b
+    if not len(drawn):
+        return Difference(value, None, None, "one seed")
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return Difference(value, float(2 * value - high), float(2 * value - low), "one seed, bootstrap of the test points")
+
+
+def quantile(freedom: int) -> float:
+    """Student's t at 97.5%."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 1 - (1 - LEVEL) / 2))
+
+
+def agreement(ours: Summary, paper: Sequence[float | None]) -> bool | None:
+    """Whether our mean and the paper's lie within two standard errors of each other; None if the error is not known.
+
+    Arguments:
+        ours: our summary.
+        paper: [mean, std, number of runs]; std and number may be None, then only our error counts.
+    """
+    mean, std, runs = (*paper, None, None, None)[:3]
+    if ours.mean is None or mean is None or ours.error is None:
+        return None
+    theirs = std / math.sqrt(runs) if std is not None and runs else 0.0
+    return abs(ours.mean - mean) <= 2 * math.hypot(ours.error, theirs)

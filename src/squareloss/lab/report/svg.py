@@ -1,0 +1,124 @@
+"""Plots as inline SVG: drawn here and not by a library, so that they take the colours of the page, light, dark or printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2")  # lines differ by more than their colour
+COLOURS = 7  # classes c0 to c6 of the page's style
+
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass
+class Plot:
+    """One pair of axes.
+
+    Arguments:
+        x_label, y_label: of the axes.
+        x, y: their ranges.
+        title: what it shows, for readers that can't see it, and above the plot.
+        width, height: in the units of the drawing; it scales to the page.
+        percent: write the values of y as percentages.
+        floor: the lowest value of y that is written at the axis.
+    """
+
+    x_label: str
+    y_label: str
+    x: tuple[float, float]
+    y: tuple[float, float]
+    title: str = ""
+    width: int = 360
+    height: int = 260
+    percent: bool = False
+    floor: float = -math.inf
+    parts: list[str] = field(default_factory=list)
+
+    LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Where a point of the data lies in the drawing; values beyond the axes are brought to their edge."""
+        across = (min(max(x, self.x[0]), self.x[1]) - self.x[0]) / ((self.x[1] - self.x[0]) or 1)
+        up = (min(max(y, self.y[0]), self.y[1]) - self.y[0]) / ((self.y[1] - self.y[0]) or 1)
+        return (
+            round(self.LEFT + across * (self.width - self.LEFT - self.RIGHT), 1),
+            round(self.height - self.BOTTOM - up * (self.height - self.TOP - self.BOTTOM), 1),
+        )
+
+    def line(self, points: Points, colour: int, name: str = "", *, heavy: bool = False, dots: bool = True) -> None:
+        """A line through points, with a dot and its values at each."""
+        style = f' stroke-dasharray="{DASHES[colour % len(DASHES)]}"' if DASHES[colour % len(DASHES)] and not heavy else ""
+        where = [self.at(x, y) for x, y in points]
+        path = " ".join(f"{a},{b}" for a, b in where)
+        self.parts.append(f'<polyline class="line c{colour % COLOURS}{" heavy" if heavy else ""}"{style} points="{path}"/>')
+        for (a, b), (x, y) in zip(where, points, strict=True) if dots else ():
+            told = escape(f"{name}: {self.value(y)} at {x:g}" if name else f"{self.value(y)} at {x:g}")
+            self.parts.append(f'<circle class="dot c{colour % COLOURS}" cx="{a}" cy="{b}" r="3"><title>{told}</title></circle>')
+
+    def band(self, low: Points, high: Points, colour: int) -> None:
+        """A shaded band between two lines."""
+        path = " ".join(f"{a},{b}" for a, b in [self.at(*p) for p in low] + [self.at(*p) for p in reversed(high)])
+        self.parts.append(f'<polygon class="band c{colour % COLOURS}" points="{path}"/>')
+
+    def box(self, left: float, right: float, low: float, high: float, kind: str, told: str = "") -> None:
+        """A rectangle of the data's coordinates, of a class of the page's style."""
+        (a, b), (c, d) = self.at(left, max(low, high)), self.at(right, min(low, high))
+        title = f"<title>{escape(told)}</title>" if told else ""
+        self.parts.append(
+            f'<rect class="{kind}" x="{a}" y="{b}" width="{round(c - a, 1)}" height="{round(d - b, 1)}">{title}</rect>'
+        )
+
+    def rule(self, start: tuple[float, float], end: tuple[float, float], kind: str = "guide") -> None:
+        """A straight line."""
+        (a, b), (c, d) = self.at(*start), self.at(*end)
+        self.parts.append(f'<line class="{kind}" x1="{a}" y1="{b}" x2="{c}" y2="{d}"/>')
+
+    def value(self, y: float) -> str:
+        """A value of y as text."""
+        return f"{100 * y:.1f}%" if self.percent else f"{y:.4g}"
+
+    def svg(self) -> str:
+        """The drawing."""
+        name = escape(self.title or f"{self.y_label} against {self.x_label}")
+        return (
+            f'<svg class="plot" viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{name}">'
+            f"{''.join(self._axes())}{''.join(self.parts)}</svg>"
+        )
+
+    def _axes(self) -> list[str]:
+        (left, bottom), (right, top) = self.at(self.x[0], self.y[0]), self.at(self.x[1], self.y[1])
+        found = []
+        for value in ticks(max(self.y[0], self.floor), self.y[1]):
+            height = self.at(self.x[0], value)[1]
+            found.append(f'<line class="grid" x1="{left}" y1="{height}" x2="{right}" y2="{height}"/>')
+            found.append(f'<text class="tick" x="{left - 6}" y="{height + 4}" text-anchor="end">{self._tick(value)}</text>')
+        for value in ticks(*self.x):
+            across = self.at(value, self.y[0])[0]
+            found.append(f'<line class="grid" x1="{across}" y1="{bottom}" x2="{across}" y2="{bottom + 4}"/>')
+            found.append(f'<text class="tick" x="{across}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>')
+        found.append(f'<line class="axis" x1="{left}" y1="{bottom}" x2="{right}" y2="{bottom}"/>')
+        middle = (top + bottom) / 2
+        found.append(
+            f'<text class="label" x="{(left + right) / 2}" y="{self.height - 6}" text-anchor="middle">'
+            f"{escape(self.x_label)}</text>"
+            f'<text class="label" x="12" y="{middle}" text-anchor="middle" transform="rotate(-90 12 {middle})">'
+            f"{escape(self.y_label)}</text>"
+        )
+        return found
+
+    def _tick(self, value: float) -> str:
+        return f"{round(100 * value, 6):g}%" if self.percent else f"{value:g}"
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """At most so many round numbers in [low, high], evenly spaced: steps of 1, 2 or 5 times a power of ten."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / (most - 1)
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    return [float(f"{i * step:.12g}") for i in range(first, math.floor(high / step + 1e-9) + 1)]

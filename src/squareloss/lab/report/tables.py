@@ -1,0 +1,185 @@
+"""The tables of a report: plain lists of cells, which the page, Markdown, TeX and CSV each write in their way."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from squareloss.lab.report.header import Column, Header
+from squareloss.lab.report.rows import Row, columns_of
+from squareloss.lab.report.words import BETTER, WORSE, against_paper, judge, like_with_like, verdicts
+from squareloss.lab.runs.store import Record
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell of a table: what is shown, what it is sorted by, and a word for its style ("better", "worse", "agrees", ...)."""
+
+    text: str
+    value: float | str | None = None
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A heading, the names of the columns, the rows, and a line of explanation."""
+
+    heading: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Entry]]
+    caption: str = ""
+
+
+def results(rows: Sequence[Row], header: Header, columns: Sequence[Column] | None = None) -> Table:
+    """Mean (std) of every row in every column, with its verdict against the baseline; on its side if that is less wide."""
+    columns = columns_of(rows, header) if columns is None else columns
+    words = {(v.row.cell if v.column.shared else v.row.name, v.column.key): v.word for v in verdicts(rows, header)}
+    entries = [
+        [_value(row, column, words.get((row.cell if column.shared else row.name, column.key), "")) for column in columns]
+        for row in rows
+    ]
+    seeds = sorted({len(row.metrics) for row in rows if row.metrics})
+    over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}" if seeds else "no"
+    caption = f"Mean (standard deviation) over {over} seed{'' if seeds == [1] else 's'}."
+    if header.baseline and any(word in (BETTER, WORSE) for word in words.values()):
+        caption += (
+            f" Green is better than {header.baseline}, red is worse, where the 95% interval of the difference excludes zero."
+        )
+    if len(columns) > max(6, len(rows)):
+        body = [
+            [Entry(column.heading, column.heading), *(entries[i][j] for i in range(len(rows)))]
+            for j, column in enumerate(columns)
+        ]
+        return Table("Results", ["measure", *(row.name for row in rows)], body, caption)
+    body = [[Entry(row.name, row.name), *mine] for row, mine in zip(rows, entries, strict=True)]
+    return Table("Results", ["name", *(column.heading for column in columns)], body, caption)
+
+
+def _value(row: Row, column: Column, word: str) -> Entry:
+    found = row.summary(column.key)
+    std = "" if found.std is None or found.mean is None else f" ({column.show(found.std)})"
+    return Entry(column.show(found.mean) + std, found.mean, word if word in (BETTER, WORSE) else "")
+
+
+def differences(rows: Sequence[Row], header: Header) -> Table:
+    """Every verdict: the difference to the baseline, its interval, and what it means; then like with like."""
+    found = [*verdicts(rows, header), *like_with_like(rows, header)]
+    body = []
+    for v in found:
+        show, d = v.column.show, v.difference
+        interval = "–" if d.low is None else f"[{show(d.low, True)}, {show(d.high, True)}]"
+        mine, theirs = (row.summary(v.column.key).mean for row in (v.row, v.other))
+        body.append(
+            [
+                Entry(v.column.heading, v.column.label), Entry(v.row.name, v.row.name), Entry(show(mine), mine),
+                Entry(v.other.name, v.other.name), Entry(show(theirs), theirs), Entry(show(d.value, True), d.value),
+                Entry(interval, d.low), Entry(v.word, v.word, v.word.split()[0].strip("'")),
+            ]
+        )  # fmt: skip
+    how = found[0].difference.how if found else ""
+    caption = f"95% intervals of the difference: {how}." + (
+        " Widened for training sets that overlap, since each seed draws its own split (Nadeau and Bengio 2003)."
+        if header.overlap and "paired" in how
+        else ""
+    )
+    names = ["measure", "loss", "value", "against", "value", "difference", "95% interval", "so it is"]
+    return Table("Differences", names, body, caption)
+
+
+def paper(rows: Sequence[Row], header: Header) -> Table:
+    """Ours beside the paper's, where the paper has a value."""
+    body = []
+    for row in rows:
+        for column in columns_of(rows, header):
+            theirs = header.paper.get(row.name, {}).get(column.key)
+            if theirs is None:
+                continue
+            mean, std = (*theirs, None, None)[:2]
+            ours, word = row.summary(column.key), against_paper(row, column, header)
+            pairs = [(ours.mean, ours.std), (mean, std)]
+            texts = [column.show(m) + ("" if s is None else f" ({column.show(s)})") for m, s in pairs]
+            body.append(
+                [
+                    Entry(row.name, row.name), Entry(column.heading, column.label), Entry(texts[0], ours.mean),
+                    Entry(texts[1], mean), Entry(word or "no error known", word, word),
+                ]
+            )  # fmt: skip
+    caption = "Mean (std). Agrees: within two standard errors of the difference, of ours and of the paper's where it gives one."
+    return Table("Beside the paper", ["name", "measure", "ours", "the paper's", "so it"], body, caption)
+
+
+def claims(rows: Sequence[Row], header: Header) -> Table:
+    """The directions that the paper claims, and whether they show here."""
+    body = []
+    for claim in header.claims:
+        told = judge(claim, rows, header)
+        kind = "agrees" if told.startswith("holds") else "differs" if told.startswith("does not") else ""
+        text = claim.text or f"{claim.better} beats {claim.worse} in {claim.key}"
+        body.append([Entry(text, text), Entry(told, told, kind)])
+    return Table("What the paper claims", ["the paper", "here"], body)
+
+
+def rates(rows: Sequence[Row]) -> Table:
+    """The learning rates that were tried: validation accuracy of each, and how often it was chosen."""
+    tried: dict[tuple[str, float], list[tuple[float | None, bool]]] = defaultdict(list)
+    for row in {row.cell: row for row in reversed(rows)}.values():
+        for metrics in row.metrics.values():
+            for entry in metrics.get("grid", []):
+                tried[row.cell, entry["lr"]].append((entry["accuracy"], entry["lr"] == metrics.get("lr")))
+    body = []
+    for (cell, lr), found in sorted(tried.items()):
+        scores = [score for score, _ in found if score is not None]
+        mean = sum(scores) / len(scores) if scores else None
+        lost = len(found) - len(scores)
+        body.append(
+            [
+                Entry(cell, cell), Entry(f"{lr:g}", lr), Entry("–" if mean is None else f"{100 * mean:.2f}", mean),
+                Entry(f"{sum(chosen for _, chosen in found)} of {len(found)}", sum(chosen for _, chosen in found)),
+                Entry(str(lost) if lost else "", lost),
+            ]
+        )  # fmt: skip
+    return Table("Learning rates", ["loss", "learning rate", "validation accuracy (%)", "chosen", "diverged"], body)
+
+
+def matrix(records: Sequence[Record]) -> Table:
+    """What was run: seconds of each cell and seed, and whether it ended well."""
+    seeds = sorted({record.seed for record in records})
+    cells = list(dict.fromkeys(record.cell for record in records))
+    by_place = {(record.cell, record.seed): record for record in records}
+    body = []
+    for cell in cells:
+        entries = [Entry(cell, cell)]
+        for seed in seeds:
+            record = by_place.get((cell, seed))
+            if record is None:
+                entries.append(Entry("not run", None, "missing"))
+            else:
+                word = "" if record.status == "done" else f" {record.status}"
+                entries.append(Entry(f"{record.seconds:.1f} s{word}", record.seconds, record.status))
+        body.append(entries)
+    return Table(
+        "What was run",
+        ["job", *(f"seed {seed}" for seed in seeds)],
+        body,
+        "Seconds of each job; one job is one core, or one GPU.",
+    )
+
+
+def places(records: Sequence[Record]) -> Table:
+    """Where it was run: machines, versions, how many jobs and hours each."""
+    found: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        hardware = record.hardware
+        machine = f"{hardware.get('gpu') or hardware.get('cpu', '?')}, {hardware.get('cores', '?')} cores"
+        versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+        found[machine, versions, (record.commit or "")[:12]].append(record)
+    body = [
+        [
+            Entry(machine), Entry(versions), Entry(commit or "–"), Entry(str(len(mine)), len(mine)),
+            Entry(f"{sum(r.seconds for r in mine):.0f} s", sum(r.seconds for r in mine)),
+            Entry(f"{min(r.date for r in mine)} to {max(r.date for r in mine)}", min(r.date for r in mine)),
+        ]
+        for (machine, versions, commit), mine in found.items()
+    ]  # fmt: skip
+    return Table("Where", ["machine", "versions", "commit", "jobs", "time", "when"], body)

@@ -1,0 +1,183 @@
+"""Plain words: what is better, by how much, and what can't be told apart. They follow the numbers and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from squareloss.lab.report.header import Claim, Column, Header
+from squareloss.lab.report.rows import Row, columns_of, difference
+from squareloss.lab.report.statistics import Difference, agreement
+
+BETTER, WORSE, SAME, UNKNOWN = "better", "worse", "can't be told apart", "no interval"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a row does against another in a column."""
+
+    row: Row
+    other: Row
+    column: Column
+    difference: Difference
+
+    @property
+    def word(self) -> str:
+        """Better, worse, or can't be told apart."""
+        if self.difference.low is None:
+            return UNKNOWN
+        sign = self.difference.sign if self.column.better == "higher" else -self.difference.sign
+        return BETTER if sign > 0 else WORSE if sign < 0 else SAME
+
+    def amount(self) -> str:
+        """The difference with its interval: "+0.51 points [+0.10, +0.92]"."""
+        d, show, unit = self.difference, self.column.show, " points" if self.column.percent else ""
+        interval = "" if d.low is None else f" [{show(d.low, True)}, {show(d.high, True)}]"
+        return f"{show(d.value, True)}{unit}{interval}"
+
+    def values(self) -> str:
+        """Both means: "98.92% against 98.41%"."""
+        unit = "%" if self.column.percent else ""
+        mine, theirs = (self.column.show(row.summary(self.column.key).mean) + unit for row in (self.row, self.other))
+        return f"{mine} against {theirs}"
+
+
+def verdicts(rows: Sequence[Row], header: Header) -> list[Verdict]:
+    """Every row against the baseline where one can be better; readings of one network only in columns where they differ."""
+    by_name = {row.name: row for row in rows}
+    base = by_name.get(header.baseline)
+    if base is None:
+        return []
+    return [v for row in rows if row is not base for v in _against(row, base, rows, header)]
+
+
+def like_with_like(rows: Sequence[Row], header: Header) -> list[Verdict]:
+    """Rows with a temperature against the baseline with one, where both are there."""
+    by_name = {row.name: row for row in rows}
+    base = by_name.get(f"{header.baseline}+temperature")
+    if base is None or "+" in header.baseline:
+        return []
+    others = [row for row in rows if row.name.endswith("+temperature") and row is not base]
+    return [v for row in others for v in _against(row, base, rows, header) if not v.column.shared]
+
+
+def _against(row: Row, other: Row, rows: Sequence[Row], header: Header) -> list[Verdict]:
+    found = []
+    for column in columns_of(rows, header):
+        told_before = column.shared and any(r.cell == row.cell for r in rows[: list(rows).index(row)])
+        d = difference(row, other, column, header.overlap) if column.better and not told_before else None
+        if d is not None and not (column.shared and row.cell == other.cell):
+            found.append(Verdict(row, other, column, d))
+    return found
+
+
+def summary(rows: Sequence[Row], header: Header) -> list[str]:
+    """Some sentences: each row against the baseline, like with like, and what must be said with it."""
+    found = verdicts(rows, header)
+    fair = like_with_like(rows, header)
+    pairs: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in [*found, *fair]:
+        pairs.setdefault((verdict.row.name, verdict.other.name), []).append(verdict)
+    return [_pair(name, other, mine) for (name, other), mine in pairs.items()]
+
+
+def _pair(name: str, other: str, found: Sequence[Verdict]) -> str:
+    parts = []
+    for word, lead in ((BETTER, "better in"), (WORSE, "worse in")):
+        mine = [f"{v.column.label} ({v.values()}: {v.amount()})" for v in found if v.word == word]
+        if mine:
+            parts.append(f"{lead} {', '.join(mine)}")
+    same = [f"{v.column.label} ({v.amount()})" for v in found if v.word == SAME]
+    if same:
+        parts.append(f"can't be told apart in {', '.join(same)}")
+    unknown = [f"{v.column.label} ({v.values()})" for v in found if v.word == UNKNOWN]
+    if unknown:
+        parts.append(f"too few seeds to tell for {', '.join(unknown)}")
+    return f"{name} against {other}: {'; '.join(parts)}."
+
+
+def in_short(rows: Sequence[Row], header: Header) -> list[str]:
+    """The answer in a sentence or two per trained loss: how many measures are better, worse, or open."""
+    found = verdicts(rows, header)
+    lines = []
+    for row in rows:
+        mine = [v for v in found if v.row is row]
+        if mine and row.cell == row.name:
+            lines.append(f"As trained, {row.name} against {header.baseline}: {_tally(mine)}.")
+    for row in rows:
+        mine = [v for v in like_with_like(rows, header) if v.row is row]
+        if mine:
+            lines.append(f"With a temperature for both, {row.cell} against {header.baseline}: {_tally(mine)}.")
+    return lines
+
+
+def _tally(found: Sequence[Verdict]) -> str:
+    named = {word: [v.column.label for v in found if v.word == word] for word in (BETTER, WORSE, SAME, UNKNOWN)}
+    told = {word: [f"{v.column.label} ({v.values()})" for v in found if v.word == word] for word in (BETTER, WORSE)}
+    parts = [f"{word} in {', '.join(names)}" for word, names in told.items() if names]
+    open_ = len(named[SAME]) + len(named[UNKNOWN])
+    if not parts:
+        return f"none of the {open_} measures can be told apart" if named[SAME] else f"{open_} measures, too few seeds to tell"
+    return "; ".join(parts) + (f"; no difference that can be told in the other {open_}" if open_ else "")
+
+
+def cautions(rows: Sequence[Row], header: Header) -> list[str]:
+    """What must be said beside the numbers, found in the numbers."""
+    lines = []
+    seen: set[str] = set()
+    for row in rows:
+        if row.cell in seen:
+            continue
+        seen.add(row.cell)
+        if row.diverged:
+            lines.append(f"{row.cell}: training diverged at every learning rate for {len(row.diverged)} seeds, left out here.")
+        edge = [s for s, m in row.metrics.items() if _at_edge(m)]
+        if len(edge) * 2 > len(row.metrics):
+            lines.append(
+                f"{row.cell}: the best learning rate was at an end of the grid for {len(edge)} of {len(row.metrics)} seeds; "
+                "a wider grid (--lrs) may be fairer to it."
+            )
+        unfitted = [s for s, m in row.metrics.items() if m.get("temperature_fitted") is False]
+        if unfitted:
+            lines.append(
+                f"{row.cell}: no temperature could be fitted for {len(unfitted)} of {len(row.metrics)} seeds, since every "
+                "validation sample was right (or none could be told); it is 1 there."
+            )
+    seeds = {len(row.metrics) for row in rows if row.metrics}
+    if header.baseline and seeds and max(seeds) > 1:
+        lines.append("Each interval is a 95% one by itself: of twenty, one misleads by chance.")
+    if header.baseline and seeds and max(seeds) == 1:
+        lines.append("One seed: intervals are over test points alone and say nothing of other initial weights or splits.")
+    if any(key.startswith("robust_") for row in rows for m in row.metrics.values() for key in m):
+        lines.append("Robust accuracies are upper bounds: a stronger attack may find more.")
+    return lines
+
+
+def _at_edge(metrics: object) -> bool:
+    if not isinstance(metrics, dict) or len(metrics.get("grid", [])) < 3:
+        return False
+    rates = [row["lr"] for row in metrics["grid"]]
+    return metrics.get("lr") in (min(rates), max(rates))
+
+
+def against_paper(row: Row, column: Column, header: Header) -> str:
+    """ "agrees", "differs" or "" where the paper has no value or the error is not known."""
+    paper = header.paper.get(row.name, {}).get(column.key)
+    told = None if paper is None else agreement(row.summary(column.key), paper)
+    return "" if told is None else "agrees" if told else "differs"
+
+
+def judge(claim: Claim, rows: Sequence[Row], header: Header) -> str:
+    """Whether a direction that the paper claims shows here."""
+    by_name = {row.name: row for row in rows}
+    column = next((c for c in columns_of(rows, header) if c.key == claim.key), None)
+    if column is None or claim.better not in by_name or claim.worse not in by_name:
+        return "not run"
+    d = difference(by_name[claim.better], by_name[claim.worse], column, header.overlap)
+    if d is None:
+        return "not run"
+    verdict = Verdict(by_name[claim.better], by_name[claim.worse], column, d)
+    same_way = (d.value > 0) == (column.better == "higher") and d.value != 0
+    if verdict.word in (BETTER, WORSE):
+        return f"{'holds' if same_way else 'does not hold'}: {verdict.amount()}"
+    return f"{'same direction' if same_way else 'other direction'}, can't be told from chance: {verdict.amount()}"

@@ -1,0 +1,161 @@
+"""Gather what a results folder has, and write it as HTML, Markdown, TeX or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from squareloss.lab.report import tables, words
+from squareloss.lab.report.figures import Figure, figures
+from squareloss.lab.report.header import Header, read
+from squareloss.lab.report.rows import Row, rows_of
+from squareloss.lab.report.svg import DASHES
+from squareloss.lab.report.tables import Table
+from squareloss.lab.runs.store import Record, Store, StoreError, explained, write_atomically
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """One study as a report shows it."""
+
+    header: Header
+    records: Sequence[Record]
+    rows: Sequence[Row]
+
+    @property
+    def tables(self) -> list[Table]:
+        """Those with something in them: results, differences, the paper's."""
+        found = [tables.results(self.rows, self.header), tables.differences(self.rows, self.header)]
+        found += [tables.paper(self.rows, self.header), tables.claims(self.rows, self.header)]
+        return [table for table in found if table.rows]
+
+    @property
+    def details(self) -> list[Table]:
+        """Those on how the results came about."""
+        return [t for t in (tables.rates(self.rows), tables.matrix(self.records), tables.places(self.records)) if t.rows]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The figures there is something for."""
+        return figures(self.rows, self.header, self.records)
+
+    @property
+    def in_short(self) -> list[str]:
+        """The answer."""
+        return words.in_short(self.rows, self.header)
+
+    @property
+    def sentences(self) -> list[str]:
+        """Each row against the baseline."""
+        return words.summary(self.rows, self.header)
+
+    @property
+    def cautions(self) -> list[str]:
+        """What must be said with it: missing results first."""
+        missing = len(self.header.seeds) * len(self.header.hashes) - len(self.records)
+        lines = [f"{missing} of {missing + len(self.records)} jobs have no result yet."] if missing > 0 else []
+        return [*lines, *words.cautions(self.rows, self.header)]
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that gave the results."""
+        return list(dict.fromkeys([*filter(None, [self.header.command]), *(record.command for record in self.records)]))
+
+
+def gather(folder: str | Path) -> list[StudyReport]:
+    """Every study in a results folder; StoreError if there is none."""
+    store = Store(folder, create=False)
+    found = []
+    for study in store.studies():
+        header = read(store, study)
+        kept = [r for r in store.records(study) if header.hashes.get(r.cell, r.hash) == r.hash]
+        kept = [r for r in kept if not header.seeds or r.seed in header.seeds]
+        if kept:
+            found.append(StudyReport(header, kept, rows_of(kept, header)))
+    if not found:
+        raise StoreError(
+            f"expected results in {folder}, found none; run `squareloss compare` or `reproduce` with --out {folder}"
+        )
+    return found
+
+
+def write(folder: str | Path, kind: str = "html", output: str | Path | None = None) -> Path:
+    """Write the report of a results folder and return its path: report.html (or .md, .tex, .csv) in the folder by default."""
+    if kind not in FORMATS:
+        raise ValueError(f"Unknown format {kind!r}. Available: {', '.join(FORMATS)}")
+    path = Path(folder) / f"report.{kind}" if output is None else Path(output)
+    text = FORMATS[kind](gather(folder))
+    with explained(f"write {path}"):
+        write_atomically(path, text.encode())
+    return path
+
+
+def page(reports: Sequence[StudyReport]) -> str:
+    """One HTML file, with its style, its script and its figures inside."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.globals["dash"] = lambda colour: DASHES[colour % len(DASHES)]
+    template = environment.from_string((files("squareloss.lab.report") / "page.html").read_text(encoding="utf-8"))
+    return template.render(reports=reports, title=" · ".join(report.header.title for report in reports))
+
+
+def markdown(reports: Sequence[StudyReport]) -> str:
+    """Tables and words as Markdown."""
+    lines: list[str] = []
+    for report in reports:
+        lines += [f"# {report.header.title}", ""]
+        lines += [f"- {line}" for line in [*report.in_short, *report.cautions]] + [""]
+        for table in report.tables:
+            lines += [f"## {table.heading}", "", "| " + " | ".join(table.columns) + " |", "|" + " --- |" * len(table.columns)]
+            lines += ["| " + " | ".join(entry.text.replace("|", "\\|") for entry in row) + " |" for row in table.rows]
+            lines += ["", table.caption, ""]
+        lines += ["```", *report.commands, "```", ""]
+    return "\n".join(lines)
+
+
+def tex(reports: Sequence[StudyReport]) -> str:
+    """The tables as LaTeX, for booktabs."""
+    lines = ["% needs \\usepackage{booktabs}"]
+    for report in reports:
+        lines += [f"% {command}" for command in report.commands]
+        for table in report.tables:
+            lines += [
+                "",
+                "\\begin{table}",
+                "\\centering",
+                f"\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+                "\\toprule",
+            ]
+            lines += [" & ".join(map(_tex, table.columns)) + " \\\\", "\\midrule"]
+            lines += [" & ".join(_tex(entry.text) for entry in row) + " \\\\" for row in table.rows]
+            lines += ["\\bottomrule", "\\end{tabular}"]
+            lines += [f"\\caption{{{_tex(f'{report.header.title} {table.heading}. {table.caption}'.strip())}}}", "\\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+_TEX = {"\\": "\\textbackslash{}", "–": "--", "+": "$+$", "<": "$<$", ">": "$>$", "~": "\\textasciitilde{}", "^": "\\^{}"}
+
+
+def _tex(text: str) -> str:
+    return "".join(f"\\{c}" if c in "&%$#_{}" else _TEX.get(c, c) for c in text)
+
+
+def spreadsheet(reports: Sequence[StudyReport]) -> str:
+    """One line per row, seed and scalar: study, row, seed, measure, value."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["study", "row", "seed", "measure", "value"])
+    for report in reports:
+        for row in report.rows:
+            keys = dict.fromkeys(key for metrics in row.metrics.values() for key in metrics)
+            for key in keys:
+                writer.writerows([report.header.study, row.name, seed, key, value] for seed, value in row.values(key).items())
+    return out.getvalue()
+
+
+FORMATS: dict[str, Callable[[Sequence[StudyReport]], str]] = {"html": page, "md": markdown, "tex": tex, "csv": spreadsheet}

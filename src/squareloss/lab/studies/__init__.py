@@ -1,0 +1,22 @@
+"""The studies: one file per table, figure or theorem of the paper, and `compare`, for data of one's own.
+
+A study is what `lab.runs.Study` asks for, and may say how it is to be shown: `columns` (a list of `report.header.Column`),
+`paper` (the paper's values), `claims` (a list of `Claim`) and `baseline`; see `report.header.Header`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from squareloss.lab.runs import Study
+from squareloss.lab.studies.names import choose
+
+# name -> "module:attribute" of a study; a module is imported only when it is asked for
+STUDIES: dict[str, str] = {}
+
+
+def get(name: str) -> Study:
+    """The study of a name; ValueError with the list of them and the nearest if there is none."""
+    module, _, attribute = STUDIES[choose("study", name, STUDIES)].partition(":")
+    study: Study = getattr(import_module(module), attribute)
+    return study

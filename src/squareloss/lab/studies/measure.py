@@ -1,0 +1,231 @@
+"""What `compare` measures on a trained network: probabilities, noise, attacks, and the bins and curves that figures need."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from squareloss import metrics
+from squareloss.attacks.pgd import pgd
+from squareloss.attacks.worst_case import worst_case
+from squareloss.calibrators import Temperature
+from squareloss.classifier import Classifier, Standardize
+from squareloss.codings import Coding
+from squareloss.lab.data import Dataset
+from squareloss.lab.studies.distances import distances
+from squareloss.lab.training.loop import outputs_of
+from squareloss.losses import Loss
+
+REPLICATES = 200  # bootstrap replicates kept with each result, for intervals when there is only one seed
+WORST = "worst case"  # over PGD with every loss and the adaptive suite
+QUANTILES = 41  # points of the distribution of distances kept for the figure
+Json = dict[str, Any]
+
+
+def fit_temperature(loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[Temperature, bool]:
+    """A temperature for the scores of held-out outputs (N, width), and whether it could be fitted.
+
+    Where every held-out sample is right, or the scores say nothing, no temperature is best: then it is 1, unfitted.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fitted = Temperature().fit(loss.link.scores(outputs), labels)
+    return (Temperature(1.0), False) if caught else (fitted, True)
+
+
+def validation_score(loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[float, float]:
+    """What a learning rate is chosen by, (accuracy, NLL after a temperature), the same for every loss and any scale."""
+    temperature, _ = fit_temperature(loss, outputs, labels)
+    probabilities = temperature.transform(loss.link.scores(outputs))
+    return float(metrics.accuracy(probabilities, labels)), float(metrics.nll(probabilities, labels))
+
+
+def measure(
+    network: nn.Module,
+    loss: Loss,
+    data: Dataset,
+    *,
+    noise: Sequence[float],
+    eps: Sequence[float],
+    attacked: int,
+    steps: int,
+    seed: int,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Json:
+    """Everything `compare` reports of one network, as plain JSON values.
+
+    Scalars are at the top; "readings" has those that depend on how probabilities are read, "" for the loss's own way and
+    "+temperature" for softmax(scores / T) with T from the validation split; the rest feeds figures.
+
+    Arguments:
+        network: outputs (N, width) of standardised inputs, on the device to use.
+        loss: what it was trained with; its link reads the outputs.
+        data: on the CPU; the validation split fits the temperature, the test split is measured.
+        noise: standard deviations of Gaussian noise in standardised space.
+        eps: radii of l_inf attacks on images in [0, 1]; not used for tables.
+        attacked: how many test points to attack, or to find the distance to the boundary of.
+        steps: of PGD with each loss; the worst case has its own.
+        seed: of noise, attacks and bootstrap; the same for all losses, so that they meet the same draws.
+        progress: called with the share that is done, now and then.
+    """
+    device, preprocess = next(network.parameters()).device, Standardize(data.mean, data.std)
+    preprocess.to(device)
+    network.eval()
+    held = outputs_of(network, data.validation.x, preprocess=preprocess)
+    outputs = outputs_of(network, data.test.x, preprocess=preprocess)
+    labels = data.test.y.to(device)
+    temperature, fitted = fit_temperature(loss, held, data.validation.y.to(device))
+    softened = temperature.transform(loss.link.scores(outputs))
+    likelihood = softened.double().gather(1, labels[:, None]).squeeze(1).clamp_min(1e-12)
+    points = {"accuracy": (loss.link.predict(outputs) == labels).double(), "nll_temperature": -likelihood.log()}
+    curve = _noise(network, loss, preprocess, data, noise, seed)
+    points |= {f"noise_{std:g}": row for std, row in zip(noise, curve, strict=True)}
+    found: Json = {
+        **{name: float(values.mean()) for name, values in points.items()},
+        "temperature": float(temperature.state()["temperature"]),
+        "temperature_fitted": fitted,
+        "readings": {
+            "": _reading(loss.probabilities(outputs), labels, seed) | _raw(loss, outputs, labels),
+            "+temperature": _reading(softened, labels, seed),
+        },
+        "noise": {"std": list(noise), "accuracy": curve.mean(1).tolist()},
+        "replicates": _replicates(points, seed),
+    }
+    chosen = _subset(len(labels), attacked)
+    if data.kind == "table":
+        return _merged(found, _distances(network, loss, preprocess, data, chosen, seed))
+    return _merged(found, _attacks(network, loss, preprocess, data, chosen, eps, steps, seed, progress))
+
+
+def _merged(found: Json, more: Json) -> Json:
+    return {**found, **more, "replicates": found["replicates"] | more["replicates"]}
+
+
+def _reading(probabilities: Tensor, labels: Tensor, seed: int) -> Json:
+    """ECE, Brier score and the bins of a reliability diagram, of one way to read probabilities."""
+    evaluation = metrics.evaluate(probabilities, labels, bootstrap=REPLICATES, seed=seed)
+    table = metrics.reliability(probabilities, labels)
+    return {
+        "ece": float(evaluation["ece"]),
+        "ece_noise": float(evaluation["ece"].details["noise"]),
+        "brier": float(evaluation["brier"]),
+        "reliability": {
+            "count": [int(n) for n in table.count.tolist()],
+            "confidence": _short(table.confidence),
+            "accuracy": _short(table.accuracy),
+        },
+        "replicates": {name: _short(evaluation.replicates[name]) for name in ("ece", "brier")},
+    }
+
+
+def _raw(loss: Loss, outputs: Tensor, labels: Tensor) -> Json:
+    """Of square losses: the ECE of raw eta clipped to [0, 1], and the share of eta outside."""
+    if not isinstance(loss.link, Coding):
+        return {}
+    clipped = metrics.ece(loss.link.eta(outputs), labels)
+    return {"ece_clipped": float(clipped), "outside": clipped.outside}
+
+
+def _noise(network: nn.Module, loss: Loss, preprocess: nn.Module, data: Dataset, stds: Sequence[float], seed: int) -> Tensor:
+    """Which test points are right, (S, N), under noise of S sizes in standardised space; 0/1 columns of a table get none."""
+    device = next(network.parameters()).device
+    generator, labels, free = torch.Generator().manual_seed(seed), data.test.y.to(device), varying(data).to(device)
+    correct = torch.zeros(len(stds), len(labels), dtype=torch.float64, device=device)
+    for rows in torch.split(torch.arange(len(labels)), 1000):
+        noise = torch.randn(len(rows), *data.shape, generator=generator).to(device) * free
+        x = preprocess(_floats(data.test.x[rows].to(device)))
+        for i, std in enumerate(stds):
+            predicted = loss.link.predict(outputs_of(network, x + std * noise))
+            correct[i, rows[0] : rows[-1] + 1] = (predicted == labels[rows[0] : rows[-1] + 1]).double()
+    return correct
+
+
+def _attacks(
+    network: nn.Module,
+    loss: Loss,
+    preprocess: nn.Module,
+    data: Dataset,
+    rows: Tensor,
+    eps: Sequence[float],
+    steps: int,
+    seed: int,
+    progress: Callable[[float], None],
+) -> Json:
+    """Robust accuracy at each radius: under PGD with each loss alone, and in the worst case over those and the suite."""
+    device = next(network.parameters()).device
+    model = Classifier(network, loss.link, preprocess).eval()
+    coding = loss.link if isinstance(loss.link, Coding) else None
+    x, y = _floats(data.test.x[rows].to(device)), data.test.y[rows].to(device)
+    names = ["ce", "margin", "angle"] + (["residual"] if coding is not None else [])
+    lost = {name: torch.zeros(len(x), dtype=torch.bool, device=device) for name in [*names, WORST]}
+    standing: dict[str, list[Tensor]] = {name: [] for name in lost}
+    for place, radius in enumerate(sorted(eps)):  # what breaks a point breaks it at every larger radius
+        for name in names:
+            left = (~lost[name]).nonzero().squeeze(1)
+            if len(left):
+                lost[name][left] = pgd(model, x[left], y[left], radius, loss=name, steps=steps, coding=coding, seed=seed).broken
+        lost[WORST] = torch.stack(list(lost.values())).any(0)
+        left = (~lost[WORST]).nonzero().squeeze(1)
+        if len(left):
+            lost[WORST][left] = worst_case(model, x[left], y[left], radius, report=False, seed=seed).result.broken
+        for name, broken in lost.items():
+            standing[name].append((~broken).double())
+        progress((place + 1) / len(eps))
+    points = {f"robust_{radius:g}": values for radius, values in zip(sorted(eps), standing[WORST], strict=True)}
+    robust = {name: [float(values.mean()) for values in kept] for name, kept in standing.items()}
+    clean = float((loss.link.predict(outputs_of(network, x, preprocess=preprocess)) == y).double().mean())
+    return {
+        **{name: float(values.mean()) for name, values in points.items()},
+        "attacks": {"norm": "linf", "eps": sorted(eps), "points": len(x), "clean": clean, "robust": robust},
+        "replicates": _replicates(points, seed),
+    }
+
+
+def _distances(network: nn.Module, loss: Loss, preprocess: nn.Module, data: Dataset, rows: Tensor, seed: int) -> Json:
+    """The decision margin of a table: the l_2 radius in standardised space at which half of the points are lost."""
+    device = next(network.parameters()).device
+    x, y = preprocess(data.test.x[rows].to(device)), data.test.y[rows].to(device)
+    reach = distances(lambda z: loss.link.scores(network(z)), x, y, free=varying(data).to(device)).cpu().double()
+    levels = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
+    quantiles = _short(torch.quantile(reach, levels, interpolation="lower"))
+    return {
+        "margin": float(reach.median()),
+        "distances": {"norm": "l2", "points": len(reach), "radius": quantiles},
+        "replicates": _replicates({"margin": reach}, seed, torch.median),
+    }
+
+
+def varying(data: Dataset) -> Tensor:
+    """1 where noise and moves make sense, 0 in the 0/1 columns of a table (categories), (D,) or (); all 1 if none is left."""
+    if data.kind == "image":
+        return torch.ones(())
+    binary = ((data.train.x == 0) | (data.train.x == 1)).all(0)
+    return torch.ones(len(binary)) if bool(binary.all()) else (~binary).float()
+
+
+def _floats(x: Tensor) -> Tensor:
+    return x.float() / 255 if x.dtype == torch.uint8 else x
+
+
+def _subset(total: int, wanted: int) -> Tensor:
+    """Which test points are attacked: all, or a draw that is the same for every loss."""
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(0))
+    return order[:wanted].sort().values
+
+
+def _replicates(points: dict[str, Tensor], seed: int, statistic: Callable[[Tensor], Tensor] = torch.mean) -> Json:
+    """Bootstrap replicates of the mean of each row of values (N,), of draws that are the same for every loss."""
+    generator, total = torch.Generator().manual_seed(seed), len(next(iter(points.values())))
+    table = torch.stack([values.cpu() for values in points.values()])  # (M, N)
+    drawn = (torch.randint(total, (total,), generator=generator) for _ in range(REPLICATES))
+    replicates = torch.stack([torch.stack([statistic(row[rows]) for row in table]) for rows in drawn], 1)  # (M, R)
+    return {name: _short(row) for name, row in zip(points, replicates, strict=True)}
+
+
+def _short(values: Tensor) -> list[float]:
+    """Numbers with six significant digits: what a figure or an interval needs, in a small file."""
+    return [float(f"{value:.6g}") for value in values.tolist()]

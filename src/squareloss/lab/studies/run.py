@@ -1,0 +1,94 @@
+"""From a study to its report in one call, for the command line: introduce, execute, write the page, conclude."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from squareloss.lab import report
+from squareloss.lab.report import console as terminal
+from squareloss.lab.report.header import Header
+from squareloss.lab.runs import SCALES, Store, Study
+from squareloss.lab.runs.execute import execute
+from squareloss.lab.runs.facts import command, cores
+from squareloss.lab.runs.live import watch
+from squareloss.lab.studies import STUDIES, get
+from squareloss.lab.studies.names import choose
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to execute: see `runs.execute`. An engine "auto" is a pool of processes on several cores, this process else."""
+
+    engine: str = "auto"
+    workers: int | None = None
+    address: str | None = None
+    device: str = "auto"
+    force: bool = False
+    quiet: bool = False
+    tensorboard: Path | None = None
+
+
+def carry_out(study: Study, scale: str, seeds: Sequence[int], header: Header, folder: Path, options: Options) -> int:
+    """Run a study into a folder, print and write its report; returns how many jobs failed."""
+    console = Console()
+    store = Store(folder)
+    header.write(store)
+    terminal.introduce(header, console)
+    device = None if options.device == "auto" else options.device
+    outcome = execute(
+        study, scale, seeds, store, _engine(options, device), force=options.force, workers=options.workers,
+        address=options.address, device=device, progress=watch(options.quiet, options.tensorboard),
+    )  # fmt: skip
+    if outcome.failures:
+        Console(stderr=True).print(outcome.message(), markup=False, highlight=False)
+    if not outcome.records:
+        return len(outcome.failures)
+    path = report.write(folder)
+    mine = next(found for found in report.gather(folder) if found.header.study == study.name)
+    terminal.conclude(mine, console)
+    console.print(f"\nreport: {os.path.relpath(path)}", markup=False, highlight=False, soft_wrap=True)
+    return len(outcome.failures)
+
+
+def _engine(options: Options, device: str | None) -> str:
+    if options.engine != "auto":
+        return options.engine
+    if options.address is not None:
+        return "ray"
+    on_cpu = device == "cpu" or (device is None and not torch.cuda.is_available())
+    return "processes" if on_cpu and cores() > 1 and options.workers != 1 else "local"
+
+
+def header_of(study: Study, scale: str, seeds: Sequence[int]) -> Header:
+    """The header of a study, from what it says of itself."""
+    choose("scale", scale, SCALES)
+    cells = study.cells(scale)
+    return Header(
+        study=study.name,
+        title=f"{study.name}: {study.summary}",
+        command=command(),
+        seeds=list(seeds),
+        rows=[cell.name for cell in cells],
+        hashes={cell.name: cell.hash() for cell in cells},
+        columns=getattr(study, "columns", ()),
+        baseline=getattr(study, "baseline", ""),
+        paper=getattr(study, "paper", {}),
+        claims=getattr(study, "claims", ()),
+        facts=[("scale", scale), ("cost", study.cost.get(scale, "not known")), ("seeds", str(len(seeds)))],
+    )
+
+
+def listing() -> str:
+    """All studies, what they are about and what each scale costs."""
+    lines = []
+    for name in STUDIES:
+        study = get(name)
+        lines.append(f"{name:<20} {study.summary}")
+        lines += [f"{'':<20}   {scale}: {cost}" for scale, cost in study.cost.items()]
+    return "\n".join(lines) or "no studies yet"
