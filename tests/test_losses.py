@@ -12,6 +12,7 @@ from torch.testing import assert_close
 import squareloss
 from squareloss import CrossEntropy, Focal, OneHot, Simplex, Softmax, SoftmaxBrier, SquareLoss, Squentropy, functional
 from squareloss.codings import Link
+from squareloss.models import MLP
 
 K = 5
 LOSSES = {
@@ -160,7 +161,7 @@ def test_training_with_the_swap():
     x = torch.randn(300, 2, generator=generator) + 6 * torch.eye(3, 2)[labels]
     fitted = {}
     for criterion in (nn.CrossEntropyLoss(), SquareLoss()):
-        network = squareloss.models.MLP(2, (16,), 3, generator=torch.Generator().manual_seed(1))
+        network = MLP(2, (16,), 3, generator=torch.Generator().manual_seed(1))
         optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
         for _ in range(100):
             optimiser.zero_grad()

@@ -44,19 +44,25 @@ def quadratic(levels: Levels, num_classes: int, label_smoothing: float, factor: 
     return Quadratic(off_weight * factor, off, on_weight * factor, on, constant * factor)
 
 
-class HardSquare(torch.autograd.Function):
-    """sum_i w_{y_i} loss_i over the samples that are not ignored, divided by sum_i w_{y_i} if `mean`.
+Options = tuple[int, bool, Quadratic]  # the ignored label, whether to take the mean, the loss
 
-    Outputs (N, K, ...), labels (N, ...) of int64, not empty. Label values are checked on the CPU.
+
+def hard_square(outputs: Tensor, labels: Tensor, weight: Tensor | None, options: Options) -> Tensor:
+    """sum_i w_{y_i} loss_i over the samples that are not ignored, divided by sum_i w_{y_i} for the mean.
+
+    Outputs (N, K, ...), labels (N, ...) of int64, not empty. Label values are checked on the CPU. Not for use within
+    `torch.compile` and `torch.func`.
     """
+    return _apply(outputs, labels, weight, options)  # type: ignore[no-any-return]
+
+
+class HardSquare(torch.autograd.Function):
+    """The autograd function behind `hard_square`."""
 
     @staticmethod
-    def forward(
-        ctx: Any, outputs: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, mean: bool, q: Quadratic
-    ) -> Tensor:
+    def forward(ctx: Any, outputs: Tensor, labels: Tensor, weight: Tensor | None, options: Options) -> Tensor:
         loss: Tensor
-        count = labels.numel() if mean else 1
-        ctx.options = (ignore_index, mean, count, q)
+        ignore_index, mean, q = ctx.options = options
         if weight is None and outputs.is_cpu and not 0 <= ignore_index < outputs.shape[1]:
             f, index = wide(outputs), labels.unsqueeze(1)
             try:
@@ -65,7 +71,7 @@ class HardSquare(torch.autograd.Function):
                 pass
             else:
                 ctx.save_for_backward(outputs, index, on)
-                return torch.scalar_tensor(_sum(f, index, on, q) / count, dtype=f.dtype)
+                return torch.scalar_tensor(_sum(f, index, on, q) / (on.numel() if mean else 1), dtype=f.dtype)
         if kernels := _kernels(outputs):
             loss, mass = kernels.forward(outputs, labels, weight, ignore_index, mean, q)
         else:
@@ -76,23 +82,28 @@ class HardSquare(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        ignore_index, mean, count, q = ctx.options
+        ignore_index, mean, q = ctx.options
         saved = ctx.saved_tensors
         first_order = not torch.is_grad_enabled()  # else someone will differentiate this gradient
         if len(saved) == 3:
             outputs, index, on = saved
+            count = on.numel() if mean else 1
             if first_order and (factor := _number(grad)) is not None:
                 gradient = _gradient(wide(outputs), index, on, q, factor / count)
             else:
                 gradient = _slopes(wide(outputs), index, q) * (grad / count)
-            return _narrow(gradient, outputs), None, None, None, None, None
+            return _narrow(gradient, outputs), None, None, None
         outputs, labels, weight, mass = saved
         if first_order and (kernels := _kernels(outputs)):
-            return kernels.backward(outputs, labels, weight, ignore_index, mean, q, grad, mass), None, None, None, None, None
+            return kernels.backward(outputs, labels, weight, ignore_index, mean, q, grad, mass), None, None, None
         rows = _row_weights(labels, weight, ignore_index, mass.dtype)
         rows = torch.where(rows == 0, 0.0, rows * (grad / mass if mean else grad))  # all ignored: 0, not 0 x infinity
         slopes = _slopes(wide(outputs), _index(labels, ignore_index), q)
-        return _narrow(slopes * rows.unsqueeze(1), outputs), None, None, None, None, None
+        return _narrow(slopes * rows.unsqueeze(1), outputs), None, None, None
+
+
+# torch's own wrapper around this method serves `torch.func` alone, and takes as long as two operations
+_apply: Any = super(torch.autograd.Function, HardSquare).apply
 
 
 def _number(grad: Tensor) -> float | None:

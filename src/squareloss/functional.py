@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from squareloss import _checks
-from squareloss._hard_square import HardSquare, quadratic
+from squareloss._hard_square import hard_square, quadratic
 from squareloss.codings import Coding, Levels, Simplex
 from squareloss.simplex import class_dim, wide
 
@@ -64,7 +64,7 @@ def square_loss(
         q = quadratic(levels, num_classes, label_smoothing, scale / width)
         if validate:
             _check_values(target, num_classes, options)
-        return HardSquare.apply(f, target, weight, ignore_index, reduction == "mean", q)  # type: ignore[no-any-return, no-untyped-call]
+        return hard_square(f, target, weight, (ignore_index, reduction == "mean", q))
     return _expectation(_square_per_class(wide(f), levels) * (scale / width), target, options)
 
 
