@@ -4,8 +4,10 @@ import json
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from squareloss import Classifier, SquareLoss, Standardize
+from squareloss.cli import app
 from squareloss.lab.attack import attack
 from squareloss.lab.data import load
 from squareloss.lab.training.loop import Run, train
@@ -39,6 +41,15 @@ def test_the_table_and_its_file(saved, tmp_path):
     # a second start reads what the first one kept
     again = attack(saved, "digits", [0.02, 0.3], attacks=attacks, points=60, out=out, progress=False)
     assert [r["robust"] for r in again.rows()] == [r["robust"] for r in table.rows()]
+
+
+def test_the_command_reads_fractions(saved, tmp_path):
+    out = tmp_path / "attack.json"
+    arguments = ["attack", str(saved), "--data", "digits", "--eps", "1/50,0.3", "--attacks", "pgd-ce", "--points", "20"]
+    done = CliRunner().invoke(app, [*arguments, "--out", str(out), "--quiet"])
+    assert done.exit_code == 0, done.output
+    assert "clean accuracy" in done.output
+    assert json.loads(out.read_text())["eps"] == [0.02, 0.3]
 
 
 def test_tables_are_refused(saved, tmp_path):

@@ -199,6 +199,40 @@ def report(
     typer.echo(write(folder, kind, output))
 
 
+@app.command()
+def attack(
+    directory: Annotated[Path, typer.Argument(help="A folder that Classifier.save wrote.", metavar="DIR")],
+    data: Annotated[str, typer.Option(help="Images to attack: digits, cifar10, cifar100, an .npz or a folder.")] = "cifar10",
+    eps: Annotated[
+        str, typer.Option(help="Radii for images in [0, 1]; fractions are read as fractions.")
+    ] = "2/255,4/255,8/255",
+    attacks: Annotated[
+        str, typer.Option(help="pgd-LOSS, apgd-LOSS, apgd-t, fab-t, square, autoattack, worst_case; @eta attacks eta.")
+    ] = "pgd-ce,autoattack,worst_case",
+    norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
+    points: Annotated[int | None, typer.Option(help="Test images to attack. Default: all.", show_default=False)] = None,
+    device: Device = "auto",
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="The JSON file. Default: attack.json in DIR.", show_default=False)] = None,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+) -> None:
+    """Attack a saved classifier and print what each attack leaves. Stopped, the same command goes on.
+
+    Example:
+
+      squareloss attack runs/mynet --data cifar10 --eps 2/255,4/255,8/255
+    """
+    from squareloss.lab.attack import attack
+
+    radii = _numbers("eps", eps) or []
+    table = attack(
+        directory, data, radii, attacks=attacks.split(","), norm=norm, points=points, device=device, seed=seed,
+        out=out or directory / "attack.json", root=data_dir, progress=not quiet,
+    )  # fmt: skip
+    typer.echo(table)
+
+
 def _numbers(name: str, text: str | None) -> list[float] | None:
     """Numbers and fractions, separated by commas: "0.1,2/255"."""
     from fractions import Fraction

@@ -23,7 +23,7 @@ def attack(
     attacks: Sequence[str] = DEFAULT,
     norm: str = "linf",
     points: int | None = None,
-    device: str = "cpu",
+    device: str = "auto",
     seed: int = 0,
     out: Path | None = None,
     root: Path | None = None,
@@ -38,6 +38,8 @@ def attack(
         points: how many test images, from the first; all if None.
         out: a file; beside it, in a folder of the same name, an interrupted evaluation is kept and gone on from.
     """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     classifier = Classifier.load(directory).to(device).eval()
     data = load(source, seed=seed, root=root)
     if data.kind != "image":
