@@ -118,21 +118,30 @@ def _sum(f: Tensor, index: Tensor, on: Tensor, q: Quadratic) -> float:
 
     The terms are as large as the loss at f = 0, so a loss below a hundredth of them is computed again from its residuals.
     """
-    flat, n = f.reshape(-1), on.numel()
-    if flat.numel() <= 2**17:
-        squares = torch.dot(flat, flat).item()
-    else:  # in pieces: a longer dot product loses digits in float32
-        squares = sum(torch.dot(piece, piece).item() for piece in torch.split(flat, 2**17))
+    n, squares = on.numel(), _squares(f)
     if not math.isfinite(squares):
         return squares
     value = q.off_weight * (squares - 2 * q.off * f.sum().item() if q.off else squares)
     value -= 2 * (q.on_weight * q.on - q.off_weight * q.off) * on.sum().item()
     if q.on_weight != q.off_weight:
         value += (q.on_weight - q.off_weight) * on.square().sum().item()
-    at_zero = n * (q.on_weight * q.on**2 - q.off_weight * q.off**2) + flat.numel() * q.off_weight * q.off**2
+    at_zero = n * (q.on_weight * q.on**2 - q.off_weight * q.off**2) + f.numel() * q.off_weight * q.off**2
     if value + at_zero < 0.01 * (at_zero + q.off_weight * squares):
         return _row_losses(f, index, q).sum().item()
     return value + at_zero + n * q.constant
+
+
+def _squares(f: Tensor) -> float:
+    """sum f^2, by rows or pieces if it is long: one dot product over millions of float32 loses digits."""
+    if f.numel() <= 2**17:
+        return _dot(f.reshape(-1))
+    if f.ndim == 2 and f.is_contiguous():
+        return _dot(torch.linalg.vector_norm(f, dim=1))
+    return sum(_dot(piece) for piece in torch.split(f.reshape(-1), 2**17))
+
+
+def _dot(v: Tensor) -> float:
+    return torch.dot(v, v).item()
 
 
 def _weighted_sum(
