@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss.attacks import _save
-from squareloss.attacks._common import Norm, batches, check_inputs, distance, inside, norm_name
+from squareloss.attacks._common import Norm, batches, check_inputs, column, distance, inside, norm_name, true_margin
 from squareloss.attacks._network import Network, Precision
 from squareloss.attacks._progress import Progress
 from squareloss.attacks._random import Draws, PerExample, Published
@@ -88,6 +88,10 @@ class Round(Protocol):
     @property
     def every(self) -> int:
         """On CUDA, how many steps may pass between looks at the margin."""
+
+    @property
+    def bar(self) -> float:
+        """Only for points whose margin has been below this share of the clean one; infinite for all points."""
 
     def check(self, num_classes: int) -> None:
         """Raise if it can't be run."""
@@ -163,6 +167,8 @@ class Evaluation:
         network = self.problem.network
         scores = torch.cat([network.exact(b.to(network.device)).to(self.x.device) for b in batches(self.x, self.wave_size)])
         self.ledger.tensors["order"] = scores.sort(1).indices
+        self.ledger.tensors["clean"] = true_margin(scores, self.y)
+        self.ledger.tensors["least"] = self.ledger.tensors["clean"].clone()
         self.ledger.tensors["forwards"] += 1
         self.ledger.clean_errors((scores.argmax(1) != self.y).nonzero().squeeze(1))
 
@@ -181,7 +187,7 @@ class Evaluation:
     def _run_round(self, wave: Tensor) -> None:
         this = self.stages[self.stage].rounds[self.round]
         if self.state is None:
-            ids = self.ledger.standing(wave)
+            ids = self._worth(self.ledger.standing(wave), this.bar)
             if len(ids) == 0:
                 return
             self.state, self.step = self._fresh(ids), 0
@@ -196,23 +202,29 @@ class Evaluation:
             self._tick(this)
         self._end(this)
 
+    def _worth(self, ids: Tensor, bar: float) -> Tensor:
+        """Those of the points that the round is for."""
+        clean, least = self.ledger.tensors["clean"][ids], self.ledger.tensors["least"][ids]
+        return ids if bar == torch.inf else ids[least <= bar * clean]
+
     def _fresh(self, ids: Tensor) -> State:
-        device = self.problem.network.device
-        state = {"id": ids, "x": self.x[ids], "y": self.y[ids], "order": self.ledger.tensors["order"][ids]}
+        t, device = self.ledger.tensors, self.problem.network.device
+        state = {"id": ids, "x": self.x[ids], "y": self.y[ids], "order": t["order"][ids], "least": t["least"][ids]}
         state = {key: value.to(device) for key, value in state.items()}
-        state["refuted"] = torch.full((len(ids),), torch.inf, dtype=self.x.dtype, device=device)
+        state["refuted"] = torch.full_like(state["least"], torch.inf)
         if self.problem.network.rounds:
-            state["closest"], state["least"] = state["x"].clone(), state["refuted"].clone()
+            state["closest"], state["nearness"] = state["x"], state["refuted"]
         return state
 
     def _settle(self, this: Round) -> None:
         """Confirm the points that seem lost, and let them go."""
         state = self.state
         assert state is not None
+        state["least"] = torch.minimum(state["margin"], state["least"])
         if "closest" in state:
-            closer = state["margin"] < state["least"]
-            state["least"] = torch.minimum(state["margin"], state["least"])
-            state["closest"] = torch.where(closer.view(-1, *[1] * (self.x.ndim - 1)), state["tried"], state["closest"])
+            closer = state["margin"] < state["nearness"]
+            state["nearness"] = torch.minimum(state["margin"], state["nearness"])
+            state["closest"] = torch.where(column(closer, state["x"]), state["tried"], state["closest"])
         hit = (state["margin"] <= 0) & (state["margin"] < state["refuted"])  # a refuted example comes back only when lower
         if bool(hit.any()):
             rows = hit.nonzero().squeeze(1)
@@ -243,6 +255,7 @@ class Evaluation:
         f0, b0, f, b = this.costs
         ids = state["id"][gone].to(self.x.device)
         self.ledger.spend(ids, f0 + f * self.step, b0 + b * self.step)
+        self.ledger.tensors["least"][ids] = state["least"][gone].to(self.x.device)
         if "skipped" in state:
             self.ledger.tensors["forwards"][ids] -= state["skipped"][gone].to(self.x.device)
         stays = torch.ones(len(state["id"]), dtype=torch.bool, device=gone.device)

@@ -26,7 +26,7 @@ def write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> Non
     """Replace the file at `path`; if interrupted, the old one stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, temporary, {"header": json.dumps(header)})
+    save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, temporary, {"header": json.dumps(header)})
     os.replace(temporary, path)
 
 

@@ -88,6 +88,7 @@ class APGDRound:
     rho: float = 0.75
     attack: str = "apgd"
     every: int = 1
+    bar: float = torch.inf
     costs: tuple[int, int, int, int] = (1, 1, 1, 1)
 
     @property

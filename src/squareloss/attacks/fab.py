@@ -57,6 +57,7 @@ class FABRound:
     goal: Objective = field(default_factory=lambda: objective("margin", targeted=True))
     attack: str = "fab-t"
     every: int = 1
+    bar: float = torch.inf
     costs: tuple[int, int, int, int] = (0, 0, 2, 1)
 
     @property

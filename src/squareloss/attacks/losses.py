@@ -8,7 +8,7 @@ synchronisation, so they run inside captured CUDA steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -118,9 +118,10 @@ class Objective:
     """A loss as attacks hold it: `value(scale * scores, labels, targets)`, with its name for the record."""
 
     name: str
-    function: Callable[..., Tensor]
+    function: Callable[..., Tensor] = field(repr=False)
     targeted: bool = False
     scale: float = 1.0
+    coding: Coding | None = None  # what the function was given, for the record
 
     def __call__(self, scores: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
         """One value per sample; `targets` is not looked at by an untargeted loss."""
@@ -154,8 +155,9 @@ def objective(
         other = UNTARGETED if targeted else TARGETED
         hint = f"; {loss!r} is {'un' if targeted else ''}targeted" if loss in other else ""
         raise ValueError(f"Unknown attack loss {loss!r}. Available: {', '.join(names)}{hint}")
-    function = partial(names[name], coding=coding) if name in _CODED and coding is not None else names[name]
-    return Objective(name, function, targeted, scale)
+    if name not in _CODED or coding is None:
+        return Objective(name, names[name], targeted, scale)
+    return Objective(name, partial(names[name], coding=coding), targeted, scale, coding)
 
 
 def _pick(values: Tensor, labels: Tensor) -> Tensor:

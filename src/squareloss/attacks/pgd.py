@@ -73,6 +73,7 @@ class PGDRound:
     targets: Tensor | None = field(default=None, repr=False)
     attack: str = "pgd"
     every: int = 1
+    bar: float = torch.inf
     costs: tuple[int, int, int, int] = (1, 1, 1, 1)
 
     @property

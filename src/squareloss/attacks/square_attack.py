@@ -55,6 +55,7 @@ class SquareRound:
     attack: str = "square"
     loss: str = "margin"
     every: int = 8
+    bar: float = torch.inf
     costs: tuple[int, int, int, int] = (1, 0, 1, 0)
 
     def check(self, num_classes: int) -> None:

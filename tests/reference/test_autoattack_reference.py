@@ -1,0 +1,112 @@
+"""Our attacks against the published code, as packaged in pyautoattack: the same verdicts on the same points.
+
+In parity mode the random numbers are the same ones, so attacks can be compared one by one; the fast mode draws its own, so it
+is compared by the verdict of the whole suite. The runs marked slow are the full ones: all points, 5000 queries.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from attack_nets import digits, trained
+from squareloss import attacks
+from squareloss.attacks._common import inside
+from squareloss.attacks.fab import to_hyperplane
+
+pyautoattack = pytest.importorskip("pyautoattack")
+from pyautoattack.fab_projections import projection_l2, projection_linf  # noqa: E402
+
+EPS = {"Linf": 0.15, "L2": 0.75}
+OURS = {
+    "apgd-ce": lambda *a, **k: attacks.apgd(*a, loss="ce", **k),
+    "apgd-dlr": lambda *a, **k: attacks.apgd(*a, loss="dlr", **k),
+    "apgd-t": attacks.apgd_targeted,
+    "fab-t": attacks.fab_targeted,
+}
+
+
+def published(model, x, y, norm: str, names: list[str] | None = None, queries: int = 5000) -> torch.Tensor:
+    """Which points the published code breaks, (N,), clean errors among them."""
+    suite = pyautoattack.AutoAttack(model, norm=norm, eps=EPS[norm], seed=0, device="cpu")
+    suite.square.n_queries = queries
+    if names is not None:
+        suite.attacks_to_run = names
+    x_adv, _ = suite.run_standard_evaluation(x, y, batch_size=250)
+    with torch.no_grad():
+        return model(x_adv).argmax(1) != y
+
+
+def compare_one(kind: str, norm: str, name: str, points: int, queries: int) -> None:
+    model, x, y = trained(kind), digits()[2][:points], digits()[3][:points]
+    theirs = published(model, x, y, norm, [name], queries)
+    options = {"norm": norm, "parity": True, "batch_size": 250}
+    if name == "square":
+        result = attacks.square_attack(model, x, y, EPS[norm], queries=queries, **options)
+    else:
+        result = OURS[name](model, x, y, EPS[norm], **options)
+    assert abs(result.robust_accuracy - (1 - float(theirs.double().mean()))) <= 0.01
+    assert float((result.broken == theirs).double().mean()) >= 0.99
+    assert bool(inside(result.x_adv, x, EPS[norm], norm.lower()).all())
+
+
+def compare_suites(kind: str, norm: str) -> None:
+    model, x, y = trained(kind), digits()[2], digits()[3]
+    theirs = published(model, x, y, norm)
+    result = attacks.autoattack(model, x, y, EPS[norm], norm=norm)
+    assert float((result.broken == theirs).double().mean()) >= 0.99
+    assert result.robust_accuracy <= 1 - float(theirs.double().mean()) + 0.01
+
+
+@pytest.mark.parametrize("name", ["apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square"])
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_each_attack_on_a_normal_network(norm, name):
+    compare_one("normal", norm, name, points=300, queries=500)
+
+
+@pytest.mark.parametrize(
+    ("name", "points"), [("apgd-ce", 300), ("apgd-dlr", 300), ("apgd-t", 100), ("fab-t", 60), ("square", 300)]
+)
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_each_attack_on_an_adversarially_trained_network(norm, name, points):
+    compare_one("adversarial", norm, name, points, queries=500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["apgd-t", "fab-t", "square"])
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+@pytest.mark.parametrize("kind", ["normal", "adversarial"])
+def test_each_attack_at_full_length(kind, norm, name):
+    compare_one(kind, norm, name, points=300, queries=5000)
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_the_whole_suite_on_a_normal_network(norm):
+    compare_suites("normal", norm)
+
+
+def test_the_whole_suite_on_an_adversarially_trained_network():
+    compare_suites("adversarial", "Linf")
+
+
+@pytest.mark.slow
+def test_the_whole_suite_on_an_adversarially_trained_network_in_l2():
+    compare_suites("adversarial", "L2")
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_moves_to_a_hyperplane_are_those_of_the_published_projection(norm):
+    g = torch.Generator().manual_seed(0)
+    points, w = torch.rand(300, 20, generator=g).double(), torch.randn(300, 20, generator=g).double()
+    w[:, 0] = 0
+    value = 2 * torch.randn(300, generator=g).double()
+    offset = (w * points).sum(1) - value  # the hyperplane w.z = offset
+    theirs = (projection_linf if norm == "linf" else projection_l2)(points, w, offset)
+    room = torch.where((w > 0) == (value >= 0).unsqueeze(1), points, 1 - points)
+    reachable = (w.abs() * room).sum(1) > value.abs()
+    ours = to_hyperplane(points, w, value, norm)
+    torch.testing.assert_close(ours[reachable], theirs[reachable], atol=1e-6, rtol=0)

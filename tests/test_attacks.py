@@ -1,0 +1,354 @@
+"""Attacks: exact verdicts on linear models, records that add up, results that depend on nothing they should not."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from attack_nets import cnn, digits, trained
+from squareloss import attacks
+from squareloss.attacks import _common, _random
+from squareloss.attacks.apgd import checks
+from squareloss.attacks.fab import to_hyperplane
+from squareloss.attacks.square_attack import SquareRound
+from squareloss.models import MLP
+
+EPS = {"linf": 0.15, "l2": 0.75}
+SMALL = {
+    "pgd": lambda *a, **k: attacks.pgd(*a, steps=10, restarts=2, **k),
+    "apgd": lambda *a, **k: attacks.apgd(*a, steps=12, **k),
+    "apgd-t": lambda *a, **k: attacks.apgd_targeted(*a, steps=8, targets=3, **k),
+    "fab-t": lambda *a, **k: attacks.fab_targeted(*a, steps=8, targets=3, restarts=2, **k),
+    "square": lambda *a, **k: attacks.square_attack(*a, queries=150, **k),
+    "worst_case": lambda *a, **k: attacks.worst_case(*a, report=False, **k).result,
+}
+
+
+@pytest.fixture(scope="module")
+def net():
+    return trained("adversarial")
+
+
+@pytest.fixture(scope="module")
+def points():
+    return digits()[2][:60], digits()[3][:60]
+
+
+# geometry and randomness
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_projection_ends_in_ball_and_box_and_stays_there(norm):
+    g = torch.Generator().manual_seed(0)
+    x, z = torch.rand(40, 3, 5, 5, generator=g), torch.randn(40, 3, 5, 5, generator=g)
+    once = _common.project(z, x, 0.3, norm)
+    assert bool(_common.inside(once, x, 0.3, norm).all())
+    torch.testing.assert_close(_common.project(once, x, 0.3, norm), once)
+    if norm == "linf":  # the nearest point, coordinate by coordinate
+        expected = z.clamp(0, 1).maximum(x - 0.3).minimum(x + 0.3).clamp(0, 1)
+        torch.testing.assert_close(once, expected)
+
+
+def test_inside_sees_a_point_just_outside():
+    x = torch.full((3, 4), 0.5)
+    moved = x + torch.tensor([[0.1, 0, 0, 0], [0.1001, 0, 0, 0], [0.6, 0, 0, 0]])
+    assert _common.inside(moved, x, 0.1, "linf").tolist() == [True, False, False]
+    assert _common.inside(moved, x, 1.0, "l2").tolist() == [True, True, False]  # the last leaves the box
+
+
+def test_draws_belong_to_the_example():
+    draws, ids = _random.PerExample(7), torch.arange(1000)
+    whole = draws.uniform(ids, ("attack", 3), (4, 5))
+    some = torch.tensor([999, 3, 500])
+    assert torch.equal(draws.uniform(some, ("attack", 3), (4, 5)), whole[some])
+    for other in (("attack", 4), ("other", 3), ("attack", 3, 0)):
+        assert (
+            abs(float(torch.corrcoef(torch.stack([whole.flatten(), draws.uniform(ids, other, (4, 5)).flatten()]))[0, 1])) < 0.03
+        )
+    assert float(whole.mean()) == pytest.approx(0.5, abs=0.01)
+    assert float(whole.var()) == pytest.approx(1 / 12, abs=0.005)
+    neighbours = torch.stack([whole[:-1].flatten(), whole[1:].flatten()])
+    assert abs(float(torch.corrcoef(neighbours)[0, 1])) < 0.03
+    normal = draws.normal(ids, ("n",), (20,))
+    assert float(normal.mean()) == pytest.approx(0, abs=0.03)
+    assert float(normal.var()) == pytest.approx(1, abs=0.05)
+    assert float(normal.abs().max()) > 3
+
+
+def test_published_draws_are_torch_s():
+    draws, ids = _random.Published(3), torch.arange(5)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        expected = [
+            torch.rand(5, 2, 3),
+            torch.randn(5, 20),
+            torch.cat([torch.rand(1), torch.rand(1), torch.rand([3, 1, 1]).flatten()]),
+        ]
+    assert torch.equal(draws.uniform(ids, (), (2, 3)), expected[0])
+    assert torch.equal(draws.normal(ids, (), (20,)), expected[1])
+    assert torch.equal(draws.numbers(5, torch.device("cpu")), expected[2])
+
+
+def test_auto_pgd_checks_its_step_where_the_paper_does():
+    assert list(checks(100)) == [22, 41, 57, 70, 80, 87, 93, 99]
+    assert all(gap >= 1 for gap in checks(3).values())
+
+
+def test_square_sides_follow_the_published_schedule():
+    sides = [SquareRound(5000).side(i, 32, 32, "linf") for i in (0, 10, 11, 51, 201, 501, 1001, 2001, 4001)]
+    assert sides == [round(math.sqrt(0.8 / 2**k * 1024)) for k in (0, 0, 1, 2, 3, 4, 5, 6, 7)]
+    assert all(SquareRound(5000).side(i, 32, 32, "l2") % 2 == 1 for i in (0, 11, 51, 4001))
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_moves_to_a_hyperplane_are_the_shortest_in_the_box(norm):
+    g = torch.Generator().manual_seed(0)
+    points, w = torch.rand(200, 12, generator=g).double(), torch.randn(200, 12, generator=g).double()
+    value = torch.randn(200, generator=g).double()
+    moves = to_hyperplane(points, w, value, norm)
+    moved = points + moves
+    assert bool((moved >= -1e-9).all())
+    assert bool((moved <= 1 + 1e-9).all())
+    room = torch.where((w > 0) == (value >= 0).unsqueeze(1), points, 1 - points)
+    reachable = (w.abs() * room).sum(1) > value.abs()
+    left = value + (w * moves).sum(1)
+    torch.testing.assert_close(left[reachable], torch.zeros_like(left[reachable]), atol=1e-9, rtol=0)
+    assert bool((left[~reachable].abs() > 0).all())
+    assert 20 < int(reachable.sum())
+    # bisection on the common reach gives the shortest move of either norm
+    pace = torch.ones_like(w) if norm == "linf" else w.abs()
+    low, high = torch.zeros_like(value), torch.full_like(value, 1e3)
+    for _ in range(80):
+        middle = (low + high) / 2
+        enough = (w.abs() * torch.minimum(pace * middle.unsqueeze(1), room)).sum(1) >= value.abs()
+        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+    expected = torch.minimum(pace * high.unsqueeze(1), room)
+    torch.testing.assert_close(moves.abs()[reachable], expected[reachable], atol=1e-8, rtol=0)
+
+
+# exact verdicts
+
+
+def linear(classes: int, seed: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A linear model on points near the middle of the box, and each point's label, its prediction."""
+    g = torch.Generator().manual_seed(seed)
+    layer = nn.Linear(12, classes)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(classes, 12, generator=g))
+        layer.bias.copy_(-layer.weight.sum(1) / 2)
+    x = 0.5 + 0.2 * (torch.rand(80, 12, generator=g) - 0.5)
+    return layer.eval(), x, layer(x).argmax(1)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_white_box_attacks_are_exact_on_a_linear_model(classes, norm):
+    model, x, y = linear(classes, classes)
+    with torch.no_grad():
+        scores, rows = model(x), torch.arange(len(x))
+        differences = model.weight[y].unsqueeze(1) - model.weight  # (N, K, D)
+        steepness = differences.abs().sum(2) if norm == "linf" else differences.norm(dim=2)
+        radius = (scores[rows, y].unsqueeze(1) - scores) / steepness.clamp_min(1e-12)
+        radius[rows, y] = torch.inf
+        radius = radius.amin(1)
+    eps = float(radius.median())
+    certain = (radius / eps - 1).abs() > 0.02
+    exact = radius < eps
+    loss = "dlr" if classes > 3 else "margin"
+    for result in (
+        attacks.pgd(model, x, y, eps, norm=norm, loss="margin", targets=9, steps=40),
+        attacks.apgd_targeted(model, x, y, eps, norm=norm, loss=loss, steps=30),
+        attacks.fab_targeted(model, x, y, eps, norm=norm, steps=30),
+        attacks.worst_case(model, x, y, eps, norm=norm, report=False).result,
+    ):
+        assert torch.equal(result.broken[certain], exact[certain])
+    square = attacks.square_attack(model, x, y, eps, norm=norm, queries=300)
+    assert not bool((square.broken & ~exact)[certain].any())
+    assert float(square.broken.float().mean()) > 0.2
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_autoattack_runs_with_two_and_three_classes_and_says_what_it_changed(classes):
+    model, x, y = linear(classes, classes)
+    with pytest.warns(UserWarning, match=f"targeted DLR needs 4 classes, there are {classes}"):
+        result = attacks.autoattack(model, x[:20], y[:20], 0.2, attacks=["apgd-ce", "apgd-t", "fab-t"])
+    assert "maximises the margin instead" in result.notes[0]
+    assert result.by_attack()
+
+
+# the record
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("name", SMALL)
+def test_records_add_up(net, points, name, norm):
+    x, y = points
+    result = SMALL[name](net, x, y, EPS[norm], norm=norm)
+    with torch.no_grad():
+        wrong, clean_wrong = net(result.x_adv).argmax(1) != y, net(x).argmax(1) != y
+    assert torch.equal(result.broken, wrong)
+    assert result.clean_accuracy == pytest.approx(1 - float(clean_wrong.float().mean()))
+    assert bool(_common.inside(result.x_adv, x, EPS[norm], norm).all())
+    torch.testing.assert_close(result.norm, _common.distance(result.x_adv - x, norm))
+    broken = torch.tensor([a not in ("", "clean") for a in result.attack])
+    assert torch.equal(broken, result.broken & ~clean_wrong)
+    assert torch.equal(result.step >= 0, broken)
+    assert all(bool(loss) is bool(b) for loss, b in zip(result.loss, broken, strict=True))
+    assert 0 < int(broken.sum()) < len(x)
+    assert torch.equal(result.x_adv[~broken], x[~broken])
+    assert bool((result.forwards[clean_wrong] == 1).all())
+    assert bool((result.backwards[clean_wrong] == 0).all())
+
+
+def test_passes_are_counted(net, points):
+    x, y = points
+    stands = attacks.pgd(net, x, y, EPS["linf"], steps=7)
+    alive = ~stands.broken
+    assert set(stands.forwards[alive].tolist()) <= {9, 10}  # clean, start, seven steps; one more if float32 had to look
+    assert set(stands.backwards[alive].tolist()) == {8}
+    late = stands.step > 0
+    assert torch.equal(stands.backwards[late], stands.step[late] + 1)
+    square = attacks.square_attack(net, x, y, EPS["l2"], norm="l2", queries=20)
+    assert set(square.forwards[~square.broken].tolist()) == {22}
+    assert square.passes == int(square.forwards.sum())
+    assert "forwards" in square.summary()
+
+
+def test_squares_that_failed_are_not_run_again(net, points, monkeypatch):
+    x, y = points
+    remembered = attacks.square_attack(net, x, y, EPS["linf"], queries=1500)
+    monkeypatch.setattr(sys.modules[SquareRound.__module__], "_CHOICES", 0)
+    plain = attacks.square_attack(net, x, y, EPS["linf"], queries=1500)
+    assert torch.equal(plain.broken, remembered.broken)
+    torch.testing.assert_close(plain.x_adv, remembered.x_adv)
+    alive = ~plain.broken
+    assert int(remembered.forwards[alive].sum()) < 0.6 * int(plain.forwards[alive].sum())
+    assert set(plain.forwards[alive].tolist()) == {1502}
+
+
+# independence
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("name", SMALL)
+def test_results_do_not_depend_on_batch_size_or_company(net, points, name, norm):
+    x, y = points
+    result = SMALL[name](net, x, y, EPS[norm], norm=norm)
+    small = SMALL[name](net, x, y, EPS[norm], norm=norm, batch_size=7)
+    assert float((result.broken == small.broken).float().mean()) > 0.98  # rounding may differ with the batch
+    same = result.broken & small.broken & (result.step == small.step)
+    assert int(same.sum()) >= 0.95 * int(result.broken.sum())
+    torch.testing.assert_close(small.x_adv[same], result.x_adv[same], atol=1e-3, rtol=0)
+    alone = torch.arange(len(x)) % 2 == 0
+    others = torch.where(alone, y, (y + 1) % 10)  # the others are wrong from the start and take no part
+    fewer = SMALL[name](net, x, others, EPS[norm], norm=norm)
+    assert float((fewer.broken == result.broken)[alone].float().mean()) > 0.96
+
+
+def test_the_model_is_left_as_it_was(net, points):
+    x, y = points
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    asked = [(p.requires_grad, p.grad) for p in net.parameters()]
+    attacks.apgd(net, x[:10], y[:10], 0.1, steps=3)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    assert all(p.requires_grad is r and p.grad is g for p, (r, g) in zip(net.parameters(), asked, strict=True))
+
+
+def test_more_restarts_break_no_less(net, points):
+    x, y = points
+    once = attacks.pgd(net, x, y, EPS["linf"], steps=5)
+    more = attacks.pgd(net, x, y, EPS["linf"], steps=5, restarts=4)
+    assert not bool((once.broken & ~more.broken).any())
+    assert int(more.broken.sum()) >= int(once.broken.sum())
+
+
+def test_low_precision_searches_and_float32_decides(net, points):
+    x, y = points
+    exact = attacks.autoattack(net, x, y, EPS["linf"], attacks=["apgd-ce", "apgd-t"])
+    low = attacks.autoattack(net, x, y, EPS["linf"], attacks=["apgd-ce", "apgd-t"], precision="bfloat16")
+    with torch.no_grad():
+        assert torch.equal(net(low.x_adv).argmax(1) != y, low.broken)
+    assert abs(low.robust_accuracy - exact.robust_accuracy) <= 2 / len(x)
+
+
+def test_targets_can_be_given(net, points):
+    x, y = points
+    with torch.no_grad():
+        second = net(x).topk(2, 1).indices[:, 1]
+    given = attacks.apgd_targeted(net, x, y, EPS["linf"], steps=10, targets=second)
+    ranked = attacks.apgd_targeted(net, x, y, EPS["linf"], steps=10, targets=1)
+    assert torch.equal(given.broken, ranked.broken)
+    with pytest.raises(ValueError, match=r"expected targets of shape \(60,\)"):
+        attacks.pgd(net, x, y, 0.1, targets=second[:5], loss="margin")
+
+
+# other shapes, other doors
+
+
+def test_points_need_not_be_images():
+    torch.manual_seed(0)
+    g = torch.Generator().manual_seed(0)
+    model = MLP(2, (20,), 4, generator=g).eval()
+    x = torch.rand(40, 2, generator=g)
+    y = model(x).argmax(1)
+    for norm in ("linf", "l2"):
+        result = attacks.autoattack(model, x, y, 0.3, norm=norm, attacks=["apgd-ce", "apgd-t", "fab-t"])
+        square = attacks.square_attack(model, x, y, 0.3, norm=norm, queries=50)
+        assert int((square.broken & ~result.broken).sum()) <= 1
+        assert int(square.broken.sum()) > 0
+
+
+def test_the_front_door_people_know(net, points):
+    x, y = points
+    adversary = attacks.AutoAttack(net, norm="Linf", eps=0.15, attacks=["apgd-ce"])
+    x_adv = adversary.run_standard_evaluation(x, y, bs=50)
+    with torch.no_grad():
+        assert torch.equal(net(x_adv).argmax(1) != y, adversary.result.broken)
+    same = attacks.autoattack(net, x, y, 0.15, attacks=["apgd-ce"], batch_size=50)
+    assert torch.equal(same.x_adv, x_adv)
+    with pytest.raises(ValueError, match="Unknown version 'rand'. Available: standard"):
+        attacks.AutoAttack(net, eps=0.1, version="rand").run_standard_evaluation(x, y)
+    with pytest.raises(ValueError, match="Unknown attack 'apgd'"):
+        attacks.autoattack(net, x, y, 0.1, attacks=["apgd"])
+
+
+def test_gaussian_noise_is_added_where_it_says(net):
+    x, y = digits()[2], digits()[3]
+    with torch.no_grad():
+        clean = float((net(x).argmax(1) == y).float().mean())
+    pixel = attacks.gaussian_noise(net, x, y, (0.0, 0.2, 0.8), draws=2)
+    assert pixel.accuracy[0] == pytest.approx(clean)
+    assert pixel.accuracy[0] > pixel.accuracy[1] > pixel.accuracy[2]
+    standardised = attacks.gaussian_noise(net, x, y, (0.4, 1.6), channel_std=[0.5], draws=2, batch_size=17)
+    assert standardised.accuracy == pytest.approx(pixel.accuracy[1:], abs=1e-2)
+    assert standardised.correct.shape == (2, 2, len(x))
+    with pytest.raises(ValueError, match=r"expected channel_std of shape \(1,\)"):
+        attacks.gaussian_noise(net, x, y, channel_std=[0.5, 0.5])
+
+
+def test_a_table_of_attacks(net, points):
+    x, y = points
+    table = attacks.evaluate(net, x, y, [0.05, 0.15], attacks=["pgd-residual", "apgd-margin", "apgd-t"], batch_size=60)
+    rows = {row["attack"]: row["robust"] for row in table.rows()}
+    assert rows["minimum"] == [table.minimum(0.05), table.minimum(0.15)]
+    for name in table.attacks:
+        assert all(a >= b for a, b in zip(rows[name], rows["minimum"], strict=True))
+        assert rows[name][0] >= rows[name][1]
+    assert "12.8/255" in str(table)
+    assert table.to_dict()["clean"] == table.clean
+    with pytest.raises(ValueError, match="Unknown attack 'pgd-hinge'. Available: .*LOSS is one of ce,"):
+        attacks.evaluate(net, x, y, 0.1, attacks=["pgd-hinge"])
+    with pytest.raises(ValueError, match="expected a coding for 'apgd-ce@eta'"):
+        attacks.evaluate(net, x, y, 0.1, attacks=["apgd-ce@eta"])
+
+
+def test_untrained_networks_of_any_width_can_be_attacked():
+    model = cnn(width=4, classes=12).eval()
+    x = digits()[2][:8]
+    y = model(x).argmax(1)
+    result = attacks.autoattack(model, x, y, 0.3, attacks=["apgd-t", "fab-t"])
+    assert result.broken.shape == (8,)
