@@ -255,6 +255,15 @@ def test_one_output_is_too_few(name):
         fast(name)(torch.zeros(1, 3), torch.full((1, 3), 1 / 3), ignore_index=0)
 
 
+@pytest.mark.parametrize("name", ["simplex", *SOFTMAX])
+def test_everything_lies_on_one_device(name):
+    f, labels = torch.zeros(2, 3, device="meta"), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="expected the target on the device of the outputs, meta, got cpu"):
+        fast(name)(f, labels)
+    with pytest.raises(ValueError, match="expected weight on the device of the outputs, meta, got cpu; use criterion.to"):
+        fast(name)(f, labels.to("meta"), weight=torch.ones(3))
+
+
 def test_one_output_for_two_classes():
     f, labels = normal(6, 1), torch.tensor([0, 1, 0, 1, 1, 1])
     expected = (0.5 * (f.squeeze(1) - math.sqrt(2) * (2 * labels - 1)).square()).mean()

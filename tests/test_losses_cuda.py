@@ -75,6 +75,34 @@ def test_against_the_cpu(coding, dtype, size, options):
     assert_close(our_gradient, gradient, rtol=max(1e-5, 2 * torch.finfo(dtype).eps), atol=1e-6 * max(step, 1.0))
 
 
+def test_a_kernel_found_again_serves_other_batches():
+    """The second call takes a short way; other lengths, smoothing and addresses must not confuse it."""
+    f, labels = batch(1025, 10)
+    for n, smoothing, weighted in [(1024, 0.0, False), (1024, 0.2, True), (1000, 0.0, False), (1, 0.1, False), (16, 0.0, True)]:
+        weight = torch.linspace(0.5, 2, 10) if weighted else None
+        smoothing = 0.0 if weighted else smoothing
+        for first in (0, 1, 0):  # rows from 1 on lie at an address that is no multiple of 16
+            x, y = f.cuda()[first : first + n].detach().requires_grad_(), f[first : first + n].clone().requires_grad_()
+            target = labels[first : first + n]
+            options = {"label_smoothing": smoothing, "reduction": "sum"}
+            loss = functional.square_loss(x, target.cuda(), weight=None if weight is None else weight.cuda(), **options)
+            expected = functional.square_loss(y, target, weight=weight, **options)
+            assert_close(loss.cpu(), expected, rtol=1e-5, atol=1e-5)
+            loss.backward()
+            expected.backward()
+            assert_close(x.grad.cpu(), y.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_labels_on_the_cpu_are_refused():
+    f, labels = batch(8, 10)
+    for _ in range(2):
+        functional.square_loss(f.cuda(), labels.cuda())
+    with pytest.raises(ValueError, match="expected the target on the device of the outputs, cuda:0, got cpu"):
+        functional.square_loss(f.cuda(), labels)
+    with pytest.raises(ValueError, match="expected weight on the device"):
+        functional.square_loss(f.cuda(), labels.cuda(), weight=torch.ones(10))
+
+
 def test_other_paths_agree_with_the_cpu():
     """Float64, images, soft targets, one value per sample and smoothed weights take plain torch operations."""
     f, labels = batch(40, 7, torch.float64)

@@ -48,6 +48,13 @@ def weight(w: Tensor | None, num_classes: int) -> None:
         raise ValueError(f"expected weight of shape ({num_classes},), one per class, got {tuple(w.shape)}")
 
 
+def devices(f: Tensor, t: Tensor, w: Tensor | None) -> None:
+    if t.device != f.device:
+        raise ValueError(f"expected the target on the device of the outputs, {f.device}, got {t.device}; use target.to(...)")
+    if w is not None and w.device != f.device:
+        raise ValueError(f"expected weight on the device of the outputs, {f.device}, got {w.device}; use criterion.to(...)")
+
+
 def target(t: Tensor, f: Tensor, num_classes: int, ignore_index: int) -> None:
     """Shape and dtype of a target for outputs f (N, width, ...), before any value is read."""
     shape = f.shape

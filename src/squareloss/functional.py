@@ -176,12 +176,13 @@ class _Options(NamedTuple):
 
 
 def _prepare(outputs: Tensor, target: Tensor, num_classes: int | None, options: _Options) -> tuple[Tensor, Tensor]:
-    """Outputs and target with a batch axis, their shapes and dtypes checked."""
+    """Outputs and target with a batch axis; shapes, dtypes and devices checked."""
     num_classes = outputs.shape[class_dim(outputs)] if num_classes is None else num_classes
     _checks.options(options.reduction, options.label_smoothing)
     _checks.outputs(outputs, num_classes)
     _checks.target(target, outputs, num_classes, options.ignore_index)
     _checks.weight(options.weight, num_classes)
+    _checks.devices(outputs, target, options.weight)
     target = target if target.dtype == torch.int64 or target.is_floating_point() else target.long()
     return (outputs.unsqueeze(0), target.unsqueeze(0)) if options.squeeze else (outputs, target)
 
