@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -252,6 +253,7 @@ def _end(failed: int) -> None:
 
 def main() -> None:
     """Run the program; what the user can mend is one line on stderr and status 1, not a traceback."""
+    warnings.formatwarning = lambda message, *_: f"squareloss: {message}\n"
     try:
         app()
     except (ValueError, OSError) as error:

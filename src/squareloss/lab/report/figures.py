@@ -41,7 +41,7 @@ def figures(rows: Sequence[Row], header: Header, records: Sequence[Record] = ())
     """All that the results have something for."""
     cells = [row for i, row in enumerate(rows) if row.cell not in [other.cell for other in rows[:i]]]
     colours = {cell: i for i, cell in enumerate(dict.fromkeys(row.cell for row in rows))}
-    found = [_reliability(rows), _noise(cells, colours), _robustness(cells, colours), _distances(cells, colours)]
+    found = [_reliability(rows), _robustness(cells, colours), _distances(cells, colours), _noise(cells, colours)]
     found += [_curves(cells, colours), _pictures(records)]
     return [figure for figure in found if figure.panels]
 

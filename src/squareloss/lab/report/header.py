@@ -90,6 +90,10 @@ class Header:
     cut: Sequence[str] = ()
     notes: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("seeds", "rows", "columns", "claims", "facts", "cut", "notes"):  # ranges and lists too
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
     def write(self, store: Store) -> Path:
         """Keep it in the results folder."""
         path = store.folder / f"{self.study}.json"

@@ -112,13 +112,13 @@ def in_short(rows: Sequence[Row], header: Header) -> list[str]:
 
 
 def _tally(found: Sequence[Verdict]) -> str:
-    named = {word: [v.column.label for v in found if v.word == word] for word in (BETTER, WORSE, SAME, UNKNOWN)}
     told = {word: [f"{v.column.label} ({v.values()})" for v in found if v.word == word] for word in (BETTER, WORSE)}
     parts = [f"{word} in {', '.join(names)}" for word, names in told.items() if names]
-    open_ = len(named[SAME]) + len(named[UNKNOWN])
-    if not parts:
-        return f"none of the {open_} measures can be told apart" if named[SAME] else f"{open_} measures, too few seeds to tell"
-    return "; ".join(parts) + (f"; no difference that can be told in the other {open_}" if open_ else "")
+    open_ = [v.column.label for v in found if v.word in (SAME, UNKNOWN)]
+    if open_ and not parts:
+        where = f"any of the {len(open_)} measures" if len(open_) > 3 else " or ".join(open_)
+        return f"no difference that can be told in {where}"
+    return "; ".join(parts) + (f"; no difference that can be told in the other {len(open_)}" if open_ else "")
 
 
 def cautions(rows: Sequence[Row], header: Header) -> list[str]:

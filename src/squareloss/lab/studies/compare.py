@@ -11,9 +11,10 @@ have the same splits, initial weights, order of batches, noise and attacked poin
 from __future__ import annotations
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -85,10 +86,15 @@ class Compare:
                 yield from self._together(mine[start : start + most], data, context)
 
     def _together(self, jobs: Sequence[Job], data: Dataset, context: Context) -> Iterator[Result]:
+        """Train the jobs side by side, then measure one after the other; the time of training is shared out evenly."""
+        started = time.perf_counter()
         runs = {job: self._runs(job, data, context) for job in jobs}
         curves = captured.train([run for mine in runs.values() for run in mine], context.device)
+        training = (time.perf_counter() - started) / len(jobs)
         for i, (job, mine) in enumerate(runs.items()):
-            yield self._result(job, mine, curves[i * len(mine) : (i + 1) * len(mine)], data, context)
+            started = time.perf_counter()
+            result = self._result(job, mine, curves[i * len(mine) : (i + 1) * len(mine)], data, context)
+            yield replace(result, seconds=training + time.perf_counter() - started)
 
     def _runs(self, job: Job, data: Dataset, context: Context) -> list[Run]:
         """One run per learning rate, from the same initial weights."""

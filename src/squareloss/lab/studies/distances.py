@@ -1,4 +1,4 @@
-"""How far points are from the decision boundary: DeepFool's walk across it, a bisection back to it, and tightening."""
+"""How far points are from the decision boundary: ways across it, a bisection back to it, and tightening."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ Scores = Callable[[Tensor], Tensor]
 OVERSHOOT = 1.02
 WALK, TIGHTEN, BISECT = 50, 10, 20  # most steps of the walk, rounds of tightening, halvings
 TARGETS = 9  # runners-up whose boundaries are looked at
+NEIGHBOURS = 4  # points of other classes to start from
 
 
 def distances(scores: Scores, x: Tensor, y: Tensor, *, free: Tensor | None = None) -> Tensor:
     """The smallest l_2 move found that takes each point out of its class, (N,).
 
-    From the point, steps to the nearest of the linearised boundaries (Moosavi-Dezfooli et al. 2016) until the class changes;
-    then, in turn, bisection back to the boundary and the point of the boundary's tangent plane that is nearest to the start,
-    kept where it is nearer. An upper bound of the true distance, exact for linear scores. 0 where the class is wrong
-    already, infinity where the walk never leaves the class.
+    Starting points beyond the boundary are where steps to the nearest of the linearised boundaries lead
+    (Moosavi-Dezfooli et al. 2016), and the nearest of the other points that are classified otherwise. From each, in turn:
+    bisection back to the boundary, and the point of the boundary's tangent plane that is nearest to the start, kept where it
+    is nearer. An upper bound of the true distance, exact for linear scores. 0 where the class is wrong already, infinity
+    where none of this leaves the class.
 
     Arguments:
         scores: (n, K) class scores of points (n, D).
@@ -28,8 +30,13 @@ def distances(scores: Scores, x: Tensor, y: Tensor, *, free: Tensor | None = Non
         free: 1 for the coordinates that may move, 0 for the others, (D,); all if None.
     """
     free = torch.ones(x.shape[1], device=x.device) if free is None else free
-    outside = _walk(scores, x, y, free)
-    best, found = _nearest_on_segment(scores, x, y, outside)
+    ends = [_walk(scores, x, y, free), *_neighbours(scores, x, y, free)]
+    return torch.stack([_tightened(scores, x, y, end, free) for end in ends]).amin(0)
+
+
+def _tightened(scores: Scores, x: Tensor, y: Tensor, end: Tensor, free: Tensor) -> Tensor:
+    """The distance to the boundary on the way to `end` (N, D), brought down by moves along the boundary's tangent."""
+    best, found = _nearest_on_segment(scores, x, y, end)
     for _ in range(TIGHTEN):
         value, w = _boundary(scores, best, y, free)
         origin = value + (w * (x - best)).sum(1)  # the linearised margin at the start
@@ -38,6 +45,15 @@ def distances(scores: Scores, x: Tensor, y: Tensor, *, free: Tensor | None = Non
         nearer = length < found
         best, found = torch.where(nearer[:, None], tried, best), torch.where(nearer, length, found)
     return found
+
+
+def _neighbours(scores: Scores, x: Tensor, y: Tensor, free: Tensor) -> list[Tensor]:
+    """For each point the nearest points of other classes, moved to only in the free coordinates: (N, D) each."""
+    with torch.no_grad():
+        other = scores(x).argmax(1)[None] != y[:, None]  # (N, N)
+    apart = torch.cdist(x * free, x * free).masked_fill(~other, torch.inf)
+    nearest = apart.topk(min(NEIGHBOURS, len(x)), largest=False).indices  # (N, k)
+    return [x + free * (x[place] - x) for place in nearest.unbind(1)]
 
 
 def _walk(scores: Scores, x: Tensor, y: Tensor, free: Tensor) -> Tensor:

@@ -1,0 +1,186 @@
+"""compare, reproduce and report from the command line, as a new user would."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from squareloss import cli
+from squareloss.lab import studies
+from squareloss.lab.report.header import Claim, Column
+from squareloss.lab.runs import Cell, Result
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SMALL = ("--quick", "--seeds", "2", "--epochs", "2", "--attacked", "20", "--device", "cpu", "--engine", "local")
+
+
+@pytest.fixture
+def invoke(monkeypatch, tmp_path):
+    """Run a command in an empty folder; errors as `main` tells them."""
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield lambda *args: CliRunner().invoke(cli.app, [str(a) for a in args])
+    torch.set_num_threads(threads)
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_csv_from_the_example(invoke, tmp_path):
+    example("make_csv").main(str(tmp_path / "customers.csv"), 150)
+    result = invoke("compare", "customers.csv", "--target", "leaves", *SMALL)
+    assert result.exit_code == 0, result.output
+    for part in (
+        "Which loss for customers?",
+        "cut to save time",
+        "column 'income'",
+        "decision margin",
+        "In short",
+        "simplex against ce",
+    ):
+        assert part in result.output
+    assert f"report: {Path('runs/compare-customers/report.html')}" in result.output
+    assert "Which loss for customers?" in Path("runs/compare-customers/report.html").read_text()
+    before = {p: p.stat().st_mtime_ns for p in Path("runs").rglob("seed*.json")}
+    assert len(before) == 4
+    again = invoke("compare", "customers.csv", "--target", "leaves", *SMALL)
+    assert again.exit_code == 0 and "4 of them done before" in again.output
+    assert {p: p.stat().st_mtime_ns for p in Path("runs").rglob("seed*.json")} == before
+    invoke("compare", "customers.csv", "--target", "leaves", *SMALL, "--force", "--quiet")
+    assert all(p.stat().st_mtime_ns > stamp for p, stamp in before.items())
+
+
+def test_a_folder_of_images_from_the_example_with_a_network_of_ones_own(invoke, tmp_path):
+    example("make_image_folder").main(str(tmp_path / "shapes"), 12)
+    Path("mynet.py").write_text(
+        "import math\nfrom torch import nn\n\n"
+        "def build(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs))\n"
+    )
+    result = invoke("compare", "shapes/", "--size", "16", "--model", "mynet:build", "--eps", "1/255,4/255", *SMALL)
+    assert result.exit_code == 0, result.output
+    assert "robust accuracy at 4/255" in result.output and "mynet:build" in result.output
+    (record, *_) = Path("runs/compare-shapes/compare").glob("simplex-*/seed0.json")
+    attacks = json.loads(record.read_text())["metrics"]["attacks"]
+    assert attacks["eps"] == [1 / 255, 4 / 255] and set(attacks["robust"]) == {
+        "ce",
+        "margin",
+        "angle",
+        "residual",
+        "worst case",
+    }
+
+
+def test_report_in_every_format(invoke, tmp_path):
+    example("make_csv").main(str(tmp_path / "customers.csv"), 120)
+    assert (
+        invoke("compare", "customers.csv", "--target", "leaves", "--losses", "simplex", "--out", "out", *SMALL).exit_code == 0
+    )
+    for kind, part in (
+        ("html", "<!doctype html>"),
+        ("md", "# Which loss"),
+        ("tex", "\\begin{tabular}"),
+        ("csv", "study,row,seed"),
+    ):
+        result = invoke("report", "out", "--format", kind)
+        assert result.exit_code == 0 and result.output.strip() == str(Path("out") / f"report.{kind}")
+        assert part in Path("out", f"report.{kind}").read_text()
+    assert invoke("report", "out", "--output", "page.html").exit_code == 0 and Path("page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "--losses", "ce,simplx"], "Unknown loss 'simplx'.*did you mean 'simplex'"),
+        (["compare", "--model", "resnet19"], "Unknown model 'resnet19'.*did you mean 'resnet18'"),
+        (["compare", "--recipe", "fats"], "Unknown recipe 'fats'.*did you mean 'fast'"),
+        (["compare", "table.csv", "--target", "Leave"], "got the columns a, leaves; did you mean 'leaves'"),
+        (["compare", "nowhere.csv"], "Unknown data 'nowhere.csv'.*Available: digits"),
+        (["compare", "--lrs", "0.1;0.2"], "expected --lrs to be numbers separated by commas"),
+        (["compare", "--engine", "slurm", "--quick"], "Unknown engine 'slurm'. Available: local, processes, ray"),
+        (["reproduce", "tabel1"], "Unknown study 'tabel1'. Available: "),
+        (["reproduce", "toy", "--scale", "papr"], "Unknown scale 'papr'.*did you mean 'paper'"),
+        (["report", "nowhere"], "expected a results folder at nowhere, found none"),
+    ],
+)
+def test_mistakes_are_named_with_what_would_be_right(invoke, monkeypatch, arguments, message):
+    monkeypatch.setitem(studies.STUDIES, "toy", f"{__name__}:TOY")
+    Path("table.csv").write_text("a,leaves\n1,x\n2,y\n")
+    result = invoke(*arguments)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, (ValueError, OSError))
+    assert re.search(message, str(result.exception))
+
+
+def test_help_is_enough(invoke):
+    text = re.sub(r"\W+", " ", invoke("compare", "--help").output)
+    for part in ("csv", "target", "temperature", "squentropy", "package module function", "quick", "Examples"):
+        assert part in text
+    assert {"compare", "reproduce", "report", "data"} <= set(re.findall(r"\w+", invoke("--help").output))
+
+
+class Toy:
+    """A study as `reproduce` takes them."""
+
+    name, summary = "toy", "square loss is lower"
+    columns = (Column("error", "error", "lower", digits=3),)
+    claims = (Claim("error", "SL", "CE", "SL errs less"),)
+
+    def __init__(self):
+        self.cost = {"smoke": "no time", "paper": "no more"}
+        self.paper = {"SL": {"error": [0.1, 0.01, 3]}, "CE": {"error": [0.9, 0.01, 3]}}
+
+    def cells(self, scale):
+        return [Cell(name, {"task": "toy", "loss": name, "scale": scale}) for name in ("CE", "SL", "broken")]
+
+    def run(self, jobs, context):
+        for job in jobs:
+            if job.cell.name == "broken":
+                raise RuntimeError("this one is broken")
+            yield Result(job, {"error": {"CE": 0.2, "SL": 0.1}[job.cell.name] + 0.001 * job.seed})
+
+
+TOY = Toy()
+
+
+def test_reproduce_prints_the_papers_values_and_what_failed(invoke, monkeypatch):
+    monkeypatch.setitem(studies.STUDIES, "toy", f"{__name__}:TOY")
+    listed = invoke("reproduce", "list").output
+    assert "toy" in listed and "square loss is lower" in listed and "smoke: no time" in listed
+    result = invoke("reproduce", "toy", "--scale", "smoke", "--seeds", "3", "--engine", "local", "--quiet")
+    assert result.exit_code == 1  # since one cell failed
+    assert "this one is broken" in result.output
+    assert re.search(r"SL\s+error\s+0\.101 \(0\.001\)\s+0\.100 \(0\.010\)\s+agrees", result.output)
+    assert re.search(r"CE\s+error\s+0\.201 \(0\.001\)\s+0\.900 \(0\.010\)\s+differs", result.output)
+    assert "SL errs less" in result.output and "holds: -0.100" in result.output
+    page = Path("runs/toy-smoke/report.html").read_text()
+    assert "Beside the paper" in page and "SL errs less" in page and "3 of 9 jobs have no result yet" in page
+
+
+def test_a_pool_of_processes_and_one_process_agree(tmp_path):
+    """The whole program, twice: as a user starts it, and in one process."""
+    example("make_csv").main(str(tmp_path / "customers.csv"), 120)
+    found = {}
+    for engine in ("processes", "local"):
+        command = [sys.executable, "-m", "squareloss", "compare", "customers.csv", "--target", "leaves", *SMALL[:-1], engine]
+        done = subprocess.run(
+            [*command, "--out", engine], cwd=tmp_path, capture_output=True, text=True, check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        records = sorted((tmp_path / engine).rglob("seed*.json"))
+        found[engine] = [json.loads(path.read_text())["metrics"] for path in records]
+        assert "--engine" in json.loads(records[0].read_text())["command"]
+    assert len(found["local"]) == 4 and found["local"] == found["processes"]

@@ -1,0 +1,412 @@
+"""compare: what is shared between losses, how a learning rate is chosen, and what is measured."""
+
+import math
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from squareloss import metrics
+from squareloss.lab.data import load
+from squareloss.lab.runs import Context, Job, Store
+from squareloss.lab.runs.execute import execute
+from squareloss.lab.studies import ingredients, measure, names
+from squareloss.lab.studies.compare import Compare, _thin
+from squareloss.lab.studies.distances import distances
+from squareloss.lab.studies.ingredients import LOSSES, Source
+from squareloss.lab.studies.plan import plan, radius
+from squareloss.lab.training.loop import Epoch, Run, outputs_of, train
+from squareloss.lab.training.recipes import Recipe
+from squareloss.models import MLP
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def csv_file(folder, rows=120, seed=0, shift=0.0):
+    """Two overlapping classes in two numbers and a category."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, rows)
+    a, b = rng.normal(y * 1.5 + shift, 1), rng.normal(-y, 1)
+    lines = [
+        f"{u:.4f},{v:.4f},{'red' if w else 'blue'},{'yes' if k else 'no'}"
+        for u, v, w, k in zip(a, b, rng.random(rows) < 0.5, y, strict=True)
+    ]
+    path = folder / "points.csv"
+    path.write_text("\n".join(["a,b,colour,label", *lines]) + "\n")
+    return path
+
+
+def tiny(path, **changes):
+    """A comparison that takes seconds."""
+    options = {"target": "label", "losses": "ce,ce+temperature,simplex", "seeds": 2, "epochs": 3, "lrs": [0.05, 0.2]}
+    options |= {"quick": True, "device": "cpu"}
+    return plan(str(path), **{**options, **changes})
+
+
+# --- the distance to the boundary
+
+
+def test_distance_is_exact_for_linear_scores():
+    generator = torch.Generator().manual_seed(0)
+    w, b = torch.randn(5, 4, generator=generator), torch.randn(5, generator=generator)
+    x = torch.randn(40, 4, generator=generator)
+    y = (x @ w.T + b).argmax(1)
+    margins = (x @ w.T + b).gather(1, y[:, None]) - (x @ w.T + b)
+    lengths = (w[y][:, None] - w[None]).square().sum(2).sqrt()
+    exact = torch.where(lengths > 0, margins / lengths.clamp_min(1e-9), torch.inf).amin(1)
+    assert torch.allclose(distances(lambda z: z @ w.T + b, x, y), exact, rtol=1e-3, atol=1e-5)
+
+
+def test_distance_is_zero_where_wrong_and_infinite_where_nothing_helps():
+    x, y = torch.zeros(2, 3), torch.tensor([0, 1])
+    fixed = distances(lambda z: torch.tensor([[1.0, 0.0]]).expand(len(z), 2) + 0 * z[:, :2], x, y)
+    assert fixed.tolist() == [math.inf, 0.0]
+
+
+def test_distance_of_a_network_is_close_to_the_nearest_point_of_a_fine_grid():
+    network = MLP(2, (32, 32), 3, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(2))
+    wanted = ((2 * x[:, 0]).sin() + x[:, 1] > 0).long() + (x.square().sum(1) > 2.5).long()
+    optimiser = torch.optim.Adam(network.parameters(), 0.01)
+    for _ in range(150):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(network(x), wanted).backward()
+        optimiser.step()
+    y = network(x).argmax(1)
+    found = distances(network, x, y)
+    turn = torch.linspace(0, 2 * math.pi, 181)[:-1]
+    rays, lengths = torch.stack([turn.cos(), turn.sin()], 1), torch.linspace(0.01, 4, 400)
+    for point, label, mine in zip(x[:25], y, found, strict=False):
+        with torch.no_grad():
+            outside = network((point + lengths[:, None, None] * rays).view(-1, 2)).argmax(1).view(400, 180) != label
+        nearest = float(lengths[outside.any(1)][0])
+        assert 0.98 * nearest - 0.02 <= float(mine) <= 1.15 * nearest  # an upper bound, and a close one
+
+
+def test_coordinates_held_fixed_do_not_move():
+    w = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    x, y = torch.tensor([[1.0, 1.0]]), torch.tensor([0])
+    assert float(distances(lambda z: z @ w.T, x, y)) == pytest.approx(7 / 5, rel=1e-3)
+    assert float(distances(lambda z: z @ w.T, x, y, free=torch.tensor([1.0, 0.0]))) == pytest.approx(7 / 3, rel=1e-3)
+
+
+# --- names, data, networks, recipes
+
+
+def test_unknown_names_come_with_the_list_and_the_nearest():
+    with pytest.raises(ValueError, match="Unknown loss 'simplx'. Available: ce, simplex, .*did you mean 'simplex'?"):
+        ingredients.split_losses("ce,simplx")
+    with pytest.raises(ValueError, match="did you mean '.temperature'"):
+        ingredients.split_losses("ce+temprature")
+    with pytest.raises(ValueError, match="did you mean 'resnet18'"):
+        ingredients.network_spec("resnet_18", load("digits"))
+    assert names.choose("x", "a", ["a"]) == "a"
+    with pytest.raises(ValueError, match="Available: none$"):
+        names.choose("study", "zzz", [])
+
+
+def test_splits_depend_on_the_seed_alone_and_cover_the_data(tmp_path):
+    source = Source(str(csv_file(tmp_path)), "label")
+    first, again, other = source.read(0), source.read(0), source.read(1)
+    assert torch.equal(first.train.x, again.train.x) and not torch.equal(first.test.x, other.test.x)
+    assert [getattr(first, part).n for part in ("train", "validation", "test")] == [72, 24, 24]
+    assert source.draws_test()
+    digits = Source("digits").read(3)
+    rows = torch.cat([part.x.flatten(1) for part in (digits.train, digits.validation, digits.test)])
+    assert torch.equal(rows.sum(0), load("digits", validation=0.0, test=0.0).train.x.flatten(1).sum(0))
+
+
+def test_a_test_set_of_the_data_is_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x_train": rng.normal(size=(60, 3)),
+        "y_train": np.arange(60) % 2,
+        "x_test": rng.normal(size=(20, 3)),
+        "y_test": np.arange(20) % 2,
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
+    source = Source(str(tmp_path / "a.npz"))
+    assert not source.draws_test()
+    a, b = source.read(0), source.read(1)
+    assert torch.equal(a.test.x, b.test.x) and a.test.n == 20
+    assert not torch.equal(a.validation.x, b.validation.x)
+
+
+def test_fingerprint_follows_the_content(tmp_path):
+    path = csv_file(tmp_path)
+    before = Source(str(path), "label").fingerprint()
+    assert Source(str(path), "label").fingerprint() == before
+    path.write_text(path.read_text().replace("red", "green", 1))
+    assert Source(str(path), "label").fingerprint() != before
+    assert Source("digits").fingerprint() == "digits"
+
+
+def test_networks_start_from_the_same_weights_for_a_seed():
+    spec = ingredients.network_spec("resnet8", load("digits"), quick=True)
+    state = torch.random.get_rng_state()
+    a, b, c = (ingredients.build(spec, (1, 8, 8), 10, seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    pairs = list(zip(a.parameters(), b.parameters(), c.parameters(), strict=True))
+    assert all(torch.equal(p, q) for p, q, _ in pairs)
+    assert not all(torch.equal(p, r) for p, _, r in pairs)
+
+
+def test_a_network_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_net.py").write_text(
+        "from torch import nn\n"
+        "def build(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * shape[2], outputs))\n"
+        "def wrong(shape, outputs):\n    return nn.Flatten()\n"
+    )
+    data = load("digits")
+    spec = ingredients.network_spec("own_net:build", data)
+    assert ingredients.check_network(spec, data) == 650
+    with pytest.raises(ValueError, match=r"expected own_net:wrong to give outputs \(2, 10\)"):
+        ingredients.check_network(ingredients.network_spec("own_net:wrong", data), data)
+    with pytest.raises(ValueError, match="Unknown function of own_net 'biuld'.*did you mean 'build'"):
+        ingredients.network_spec("own_net:biuld", data)
+    with pytest.raises(ValueError, match="could not import 'no_such_net'"):
+        ingredients.network_spec("no_such_net:build", data)
+    assert str(tmp_path) not in sys.path
+
+
+def test_another_source_file_is_another_network(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "from torch import nn\ndef build(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
+    specs = []
+    for name, extra in (("net_a", ""), ("net_b", "# another\n")):
+        (tmp_path / f"{name}.py").write_text(text + extra)
+        specs.append(ingredients.network_spec(f"{name}:build", load("digits"))["source"])
+    assert specs[0] != specs[1]
+
+
+def test_recipes_fit_the_data(tmp_path):
+    data = Source(str(csv_file(tmp_path, rows=100)), "label").read(0)
+    name, recipe = ingredients.fit_recipe(None, data)
+    assert name == "small" and data.train.n >= 7 * recipe.batch_size and not recipe.augment
+    assert ingredients.fit_recipe("paper", data, epochs=4)[1].epochs == 4
+    assert ingredients.fit_recipe(None, data, quick=True)[1].epochs < recipe.epochs
+    with pytest.raises(ValueError, match="expected a batch size of at most 60"):
+        ingredients.fit_recipe(None, data, batch_size=61)
+    assert ingredients.learning_rates(Recipe(1, 1, lr=0.3), quick=False) == [0.1, 0.3, 0.9]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_learns_and_gives_probabilities(name):
+    data = load("digits", validation=0.2)
+    loss = LOSSES[name](10)
+    network = MLP(64, (64,), 10, generator=torch.Generator().manual_seed(0))
+    recipe = Recipe(epochs=10, batch_size=64, lr=0.1, schedule="linear", augment=False, precision="float32")
+    preprocess = measure.Standardize(data.mean, data.std)
+    train(Run(network, loss, recipe, 0, data.train.x, data.train.y, preprocess))
+    outputs = outputs_of(network, data.test.x, preprocess=preprocess)
+    p = loss.probabilities(outputs)
+    assert float(metrics.accuracy(p, data.test.y)) > 0.9
+    assert torch.allclose(p.sum(1), torch.ones(len(p)), atol=1e-5) and bool((p >= 0).all())
+
+
+# --- measuring
+
+
+@pytest.fixture(scope="module")
+def trained():
+    data = load("digits", validation=0.2)
+    found = {}
+    for name in ("ce", "simplex"):
+        network = ingredients.build({"name": "mlp", "inputs": 64, "hidden": [32], "outputs": 10}, (1, 8, 8), 10, 0)
+        loss = LOSSES[name](10)
+        recipe = Recipe(epochs=6, batch_size=64, lr=0.1, schedule="linear", augment=False, precision="float32")
+        train(Run(network, loss, recipe, 0, data.train.x, data.train.y, measure.Standardize(data.mean, data.std)))
+        result = measure.measure(network, loss, data, noise=(1e-6, 0.5), eps=(0.02, 0.1), attacked=60, steps=5, seed=0)
+        found[name] = (network, loss, result)
+    return data, found
+
+
+@pytest.mark.parametrize("name", ["ce", "simplex"])
+def test_what_is_measured_agrees_with_itself(trained, name):
+    data, found = trained
+    network, loss, result = found[name]
+    outputs = outputs_of(network, data.test.x, preprocess=measure.Standardize(data.mean, data.std))
+    accuracy = float((loss.link.predict(outputs) == data.test.y).double().mean())
+    assert result["accuracy"] == pytest.approx(accuracy)
+    assert result["noise"]["accuracy"][0] == pytest.approx(accuracy)  # noise of 1e-6 changes nothing
+    softened = torch.softmax(loss.link.scores(outputs).double() / result["temperature"], 1)
+    assert result["nll_temperature"] == pytest.approx(float(metrics.nll(softened, data.test.y)), rel=1e-5)
+    for suffix, p in (("", loss.probabilities(outputs)), ("+temperature", softened)):
+        reading = result["readings"][suffix]
+        bins = {key: np.array(values) for key, values in reading["reliability"].items()}
+        assert bins["count"].sum() == data.test.n
+        ece = (bins["count"] * np.abs(bins["accuracy"] - bins["confidence"])).sum() / data.test.n
+        assert reading["ece"] == pytest.approx(ece, abs=1e-5) == pytest.approx(float(metrics.ece(p, data.test.y)), abs=1e-5)
+        assert reading["brier"] == pytest.approx(float(metrics.brier(p, data.test.y)), rel=1e-5)
+
+
+def test_only_square_losses_have_a_share_outside(trained):
+    _, found = trained
+    assert "outside" not in found["ce"][2]["readings"][""]
+    assert 0 < found["simplex"][2]["readings"][""]["outside"] < 1
+
+
+@pytest.mark.parametrize("name", ["ce", "simplex"])
+def test_the_worst_case_is_the_worst(trained, name):
+    attacks = trained[1][name][2]["attacks"]
+    assert attacks["points"] == 60
+    for standing in attacks["robust"].values():
+        assert attacks["clean"] >= standing[0] >= standing[1]
+        assert all(low <= high for low, high in zip(attacks["robust"]["worst case"], standing, strict=True))
+    assert ("residual" in attacks["robust"]) == (name == "simplex")
+    assert trained[1][name][2]["robust_0.1"] == attacks["robust"]["worst case"][1]
+
+
+def test_replicates_scatter_about_the_value_and_are_of_the_same_draws(trained):
+    ce, simplex = (trained[1][name][2] for name in ("ce", "simplex"))
+    for key in ("accuracy", "nll_temperature", "robust_0.02", "noise_0.5"):
+        drawn = np.array(ce["replicates"][key])
+        assert len(drawn) == measure.REPLICATES
+        assert abs(drawn.mean() - ce[key]) < 4 * drawn.std() / math.sqrt(len(drawn)) + 1e-6
+    together = np.corrcoef(ce["replicates"]["accuracy"], simplex["replicates"]["accuracy"])[0, 1]
+    assert together > 0.3  # the points that are hard for one are hard for the other
+
+
+def test_a_temperature_that_can_not_be_fitted_is_one():
+    scores, labels = torch.eye(4) * 5, torch.arange(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        temperature, fitted = measure.fit_temperature(LOSSES["ce"](4), scores, labels)
+    assert not fitted and temperature.state()["temperature"] == 1.0
+    _, fitted = measure.fit_temperature(LOSSES["ce"](4), scores, torch.tensor([0, 1, 2, 2]))
+    assert fitted
+
+
+def test_noise_and_moves_leave_categories_alone(tmp_path):
+    data = Source(str(csv_file(tmp_path)), "label").read(0)
+    assert dict(zip(data.features, measure.varying(data).tolist(), strict=True)) == {
+        "a": 1,
+        "b": 1,
+        "colour=blue": 0,
+        "colour=red": 0,
+    }
+    assert measure.varying(load("digits")).shape == ()
+
+
+# --- the study
+
+
+def test_a_comparison_of_a_table(tmp_path):
+    planned = tiny(csv_file(tmp_path))
+    store = Store(tmp_path / "out")
+    outcome = execute(planned.study, "laptop", planned.seeds, store)
+    assert outcome.new == 4 and not outcome.failures
+    by_job = {(r.cell, r.seed): r.metrics for r in outcome.records}
+    for found in by_job.values():
+        best = max(found["grid"], key=lambda row: (row["accuracy"], -row["nll"]))
+        assert found["lr"] == best["lr"]
+        assert found["margin"] >= 0 and found["distances"]["radius"] == sorted(found["distances"]["radius"])
+        assert found["curve"]["epoch"] == [1, 2, 3]
+    again = execute(planned.study, "laptop", planned.seeds, store)
+    assert again.new == 0
+    changed = tiny(csv_file(tmp_path, shift=1.0))  # the same name, other content
+    assert changed.study.cells("laptop")[0].hash() != planned.study.cells("laptop")[0].hash()
+
+
+def test_results_are_the_same_whatever_runs_beside(tmp_path):
+    planned = tiny(csv_file(tmp_path), epochs=1)
+    jobs = [Job(cell, 0) for cell in planned.study.cells("laptop")]
+    context = Context("cpu", tmp_path / "scratch")
+    together = {r.job.name: r.metrics for r in planned.study.run(jobs, context)}
+    alone = {r.job.name: r.metrics for job in jobs for r in planned.study.run([job], Context("cpu", tmp_path / "other"))}
+    assert together == alone
+
+
+def test_losses_share_weights_batches_and_splits(tmp_path):
+    study = tiny(csv_file(tmp_path)).study
+    context = Context("cpu", tmp_path / "scratch")
+    data = study.source.read(1)
+    a, b = (study._runs(Job(cell, 1), data, context) for cell in study.cells("laptop"))
+    for mine, other in zip(a, b, strict=True):
+        assert all(torch.equal(p, q) for p, q in zip(mine.network.parameters(), other.network.parameters(), strict=True))
+        rows = (run.batches(torch.device("cpu")).epoch(0).sample for run in (mine, other))
+        assert torch.equal(*rows)
+        assert mine.x is other.x and mine.recipe == other.recipe
+    assert type(a[0].loss) is not type(b[0].loss)
+
+
+def test_a_learning_rate_that_diverges_is_not_chosen(tmp_path):
+    path = csv_file(tmp_path)
+    context = Context("cpu", tmp_path / "scratch")
+    one = tiny(path, lrs=[0.05, 1e8], losses="simplex").study
+    (result,) = one.run([Job(one.cells("laptop")[0], 0)], context)
+    assert result.status == "done" and result.metrics["lr"] == 0.05
+    assert [row["accuracy"] is None for row in result.metrics["grid"]] == [False, True]
+    none = tiny(path, lrs=[1e8], losses="simplex").study
+    (result,) = none.run([Job(none.cells("laptop")[0], 0)], context)
+    assert result.status == "diverged"
+
+
+def test_plan_settles_and_says_what_it_cut():
+    quick, full = plan("digits", quick=True, device="cpu"), plan("digits", device="cpu")
+    assert len(quick.seeds) == 3 and len(full.seeds) == 5 and full.header.cut == ()
+    said = "; ".join(quick.header.cut)
+    for part in (
+        "3 seeds instead of 5",
+        "2 learning rates instead of 3",
+        "300 attacked test points instead of 359",
+        "smaller network",
+    ):
+        assert part in said
+    more = plan("digits", quick=True, seeds=7, device="cpu").header.cut
+    assert not any("seeds" in part for part in more)
+    assert full.header.rows == ("ce", "ce+temperature", "simplex", "simplex+temperature")
+    assert full.header.baseline == "ce" and set(full.header.hashes) == {"ce", "simplex"}
+    assert full.header.overlap == pytest.approx(359 / 1079)
+
+
+def test_temperature_readings_do_not_change_what_is_trained():
+    plain, both = (
+        plan("digits", losses="ce", device="cpu").study,
+        plan("digits", losses="ce,ce+temperature", device="cpu").study,
+    )
+    assert [cell.hash() for cell in plain.cells("laptop")] == [cell.hash() for cell in both.cells("laptop")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": 0}, "expected one seed or more"),
+        ({"lrs": [0.1, -1.0]}, "expected --lrs to be numbers > 0, got -1"),
+        ({"model": "resnet18"}, None),
+        ({"device": "cuda"}, "without CUDA"),
+        ({"losses": ","}, "expected one loss or more"),
+    ],
+)
+def test_plan_refuses_what_makes_no_sense(options, message, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    options = {"device": "cpu", **options}
+    if message is None:
+        assert isinstance(plan("digits", **options).study, Compare)
+    else:
+        with pytest.raises(ValueError, match=message):
+            plan("digits", **options)
+
+
+def test_a_convolutional_network_is_refused_for_a_table(tmp_path):
+    with pytest.raises(ValueError, match="expected images for the model 'resnet8'"):
+        tiny(csv_file(tmp_path), model="resnet8")
+
+
+def test_radii_as_people_write_them():
+    assert [radius(e) for e in (2 / 255, 0.5 / 255, 0.1, 0.025)] == ["2/255", "0.5/255", "0.1", "0.025"]
+
+
+def test_long_curves_are_thinned_and_keep_their_end():
+    thin = _thin([Epoch(i, 0.1, 1.0, 0.5, 0.0) for i in range(200)])
+    assert len(thin["epoch"]) <= 60 and thin["epoch"][-1] == 200
