@@ -1,13 +1,12 @@
 """The hot path of square loss as Triton kernels: one read of the outputs forward, one read and one write backward.
 
 In eager mode on a GPU a small loss costs what its launches cost, so there are few: one each way for small batches, one more
-forward to add up the blocks of large ones; and they are launched without Triton's look-up. Class weights, ignored samples and
-the mean are done on the way. A label out of range cannot raise an error from here; it makes the loss and the gradient NaN.
+forward to add up the blocks of large ones. Class weights, ignored samples and the mean are done on the way. A label out of
+range cannot raise an error from here; it makes the loss and the gradient NaN.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,59 +93,25 @@ def _backward(  # type: ignore[no-untyped-def]
     tl.store(gradient + rows.to(tl.int64)[:, None] * k + columns[None, :], slope, mask=inside)
 
 
-class Kernel:
-    """A kernel that remembers what Triton compiled and launches it directly: Triton's own look-up takes longer than the kernel.
-
-    Triton compiles anew for other types, for addresses and integers that are multiples of 16, and for integers that are 1.
-    Here the types and the integers are the key, and addresses that are not multiples of 16 take the long way.
-    """
-
-    def __init__(self, function: Any) -> None:
-        self.function = function
-        self.compiled: dict[Any, Any] = {}
-
-    def __call__(
-        self, grid: tuple[int, int, int], tensors: tuple[Tensor, ...], length: int, integers: tuple[int, ...],
-        floats: tuple[float, ...], constants: tuple[int, ...], warps: int = 4,
-    ) -> None:  # fmt: skip
-        """The arguments in the order of the kernel's; `length` is the one integer it is not specialised on."""
-        device = tensors[0].get_device()
-        if device >= 0 and device != torch.cuda.current_device():
-            with torch.cuda.device(device):
-                return self(grid, tensors, length, integers, floats, constants, warps)
-        addresses = [t.data_ptr() for t in tensors]
-        key = (device, *[t.dtype for t in tensors], integers, constants)
-        compiled = self.compiled.get(key)
-        if compiled is not None and not any(address % 16 for address in addresses):
-            compiled[grid](*addresses, length, *integers, *floats, *constants)
-            return None
-        compiled = self.function[grid](*tensors, length, *integers, *floats, *constants, num_warps=warps)
-        if DIRECT and not any(address % 16 for address in addresses):
-            self.compiled[key] = compiled
-        return None
-
-
-# before 3.5 a compiled kernel took its arguments in another way
-DIRECT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 5)
-FORWARD, FINISH, BACKWARD = Kernel(_forward), Kernel(_finish), Kernel(_backward)
-
-
 def forward(
     f: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, mean: bool, q: Quadratic
 ) -> tuple[Tensor, Tensor]:
     """The loss, sum_i w_i loss_i (over sum_i w_i if `mean`), and sum_i w_i, as 0-d float32 tensors."""
     f, labels = _rows_contiguous(f), labels.contiguous()
-    n, k = f.shape
-    columns, rows, blocks, warps = _tiles(n, k)
-    one, device = blocks == 1, f.device
-    loss = torch.empty((), dtype=torch.float32, device=device)
-    mass = torch.empty((), dtype=torch.float32, device=device)
-    totals, masses = (loss, mass) if one else (torch.empty(blocks, dtype=torch.float32, device=device) for _ in range(2))
-    weights = labels if weight is None else weight.contiguous()
-    integers, constants = (k, f.stride(0), ignore_index), (rows, columns, weight is not None, mean and one)
-    FORWARD((blocks, 1, 1), (f, labels, weights, totals, masses), n, integers, q, constants, warps)
-    if not one:
-        FINISH((1, 1, 1), (totals, masses, loss, mass), blocks, (), (), (BLOCKS, mean))
+    n, k, columns = f.shape[0], f.shape[1], _columns(f)
+    loss, mass = f.new_empty((), dtype=torch.float32), f.new_empty((), dtype=torch.float32)
+    one = n * columns <= SMALL
+    warps = 16 if one else 4
+    rows = max(1, TILE * warps // 4 // columns)
+    blocks = 1 if one else min(triton.cdiv(n, rows), BLOCKS)
+    totals, masses = (loss, mass) if one else torch.empty(2, blocks, device=f.device).unbind()
+    with torch.cuda.device_of(f):
+        _forward[(blocks,)](
+            f, labels, labels if weight is None else weight.contiguous(), totals, masses, n, k, f.stride(0), ignore_index, *q,
+            ROWS=rows, COLUMNS=columns, WEIGHTED=weight is not None, MEAN=mean and one, num_warps=warps,
+        )  # fmt: skip
+        if not one:
+            _finish[(1,)](totals, masses, loss, mass, blocks, BLOCKS=BLOCKS, MEAN=mean)
     return loss, mass
 
 
@@ -155,30 +120,20 @@ def backward(
 ) -> Tensor:
     """The gradient in f (N, K) of the loss that `forward` gave with this mass, times grad."""
     f, labels = _rows_contiguous(f), labels.contiguous()
-    n, k = f.shape
+    n, k, columns = f.shape[0], f.shape[1], _columns(f)
     gradient = torch.empty((n, k), dtype=f.dtype, device=f.device)
-    columns = _columns(k)
     rows = TILE // columns
-    grid = (-(-n // rows), -(-k // columns), 1)
-    weights = labels if weight is None else weight.contiguous()
-    integers, constants = (k, f.stride(0), ignore_index), (rows, columns, weight is not None, mean)
-    BACKWARD(grid, (f, labels, weights, grad, mass, gradient), n, integers, q[:4], constants)
+    with torch.cuda.device_of(f):
+        _backward[(triton.cdiv(n, rows), triton.cdiv(k, columns))](
+            f, labels, labels if weight is None else weight.contiguous(), grad, mass, gradient, n, k, f.stride(0),
+            ignore_index, *q[:4], ROWS=rows, COLUMNS=columns, WEIGHTED=weight is not None, MEAN=mean,
+        )  # fmt: skip
     return gradient
-
-
-@functools.lru_cache(maxsize=256)
-def _tiles(n: int, k: int) -> tuple[int, int, int, int]:
-    """Columns and rows of a tile, the number of programs, and the warps of each."""
-    columns = _columns(k)
-    if n * columns <= SMALL:
-        return columns, 4 * TILE // columns, 1, 16
-    rows = TILE // columns
-    return columns, rows, min(-(-n // rows), BLOCKS), 4
-
-
-def _columns(k: int) -> int:
-    return min(1 << (k - 1).bit_length(), TILE)  # the next power of two
 
 
 def _rows_contiguous(f: Tensor) -> Tensor:
     return f if f.stride(1) == 1 else f.contiguous()
+
+
+def _columns(f: Tensor) -> Any:
+    return min(triton.next_power_of_2(f.shape[1]), TILE)
