@@ -153,8 +153,15 @@ class Greedy(Nodes):
 def test_a_cluster_that_lacks_a_gpu_says_so_and_ctrl_c_gives_the_lease_back(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_engine, "_PATIENCE", 0.0)
     options = {"address": cluster.address, "progress": Impatient()}
-    with pytest.raises(KeyboardInterrupt, match="waiting for a node with 1 CPUs and 1 GPUs: none of the cluster"):
+    with pytest.raises(KeyboardInterrupt, match="waiting for a node with 1 CPUs and 1 GPUs: none of the . here"):
         execute(Greedy(tmp_path, ""), "smoke", [0], tmp_path / "results", "ray", **options)
     assert list((tmp_path / "results" / ".leases").iterdir()) == []
     assert not ray.is_initialized()
     assert map_chunks(double, [[1]], "ray", address=cluster.address) == [[2]], "the cluster is free again"
+
+
+def test_addresses_where_nothing_answers():
+    with pytest.raises(OSError, match="could not reach a Ray cluster at '127.0.0.1:1': Connection refused"):
+        map_chunks(double, [[1]], "ray", address="127.0.0.1:1")
+    with pytest.raises(ValueError, match="submit it as a job"):
+        map_chunks(double, [[1]], "ray", address="ray://127.0.0.1:10001")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ import torch
 from squareloss.lab.runs.engines import LAST, Event, Task, Work, pickled, stream, unpickled
 
 _STORE_BYTES = 256 << 20  # of shared memory for objects, when Ray is started here: results are small
+_CONNECT = 10.0  # seconds for an address to answer
 _PATIENCE = 30.0  # seconds without a free node before saying what is missing
 
 
@@ -53,12 +55,15 @@ class Ray:
             self._start()
         cores = int(self.ray.cluster_resources().get("CPU", 1))
         self.parallel = self.workers or max(1, cores)
-        self._limit = self.workers or max(64, 4 * cores)
+        # a cluster started here has `workers` cores and limits itself; tasks that wait in line keep it busy
+        self._limit = self.workers if self.workers and self.address else max(64, 4 * cores)
         self._shared = self.ray.put((work, _own_paths()))
         self._remote = self.ray.remote(_generate)
         return self
 
     def _start(self) -> None:
+        if self.address is not None:
+            _check_address(self.address)
         quiet = {"configure_logging": False, "log_to_driver": False}
         try:
             if self.address is None:
@@ -114,27 +119,30 @@ class Ray:
             gpus = 0 if self.device == "cpu" else task.gpus
             if not any(node.get("CPU", 0) >= task.cpus and node.get("GPU", 0) >= gpus for node in nodes):
                 text = (
-                    f"waiting for a node with {task.cpus:g} CPUs and {gpus:g} GPUs: none of the cluster's {len(nodes)} has them; "
+                    f"waiting for a node with {task.cpus:g} CPUs and {gpus:g} GPUs: none of the {len(nodes)} here has them; "
                     "add one, or ask for less (--device cpu)"
                 )
                 return self.on_event(Event(task.number, "noted", text))
 
     def _hear(self, generator: Any) -> None:
         task = self._running[generator]
+        for kind, value in self._said(generator):
+            if kind in LAST:
+                del self._running[generator]
+            self.on_event(Event(task.number, kind, value))
+
+    def _said(self, generator: Any) -> list[tuple[str, Any]]:
         try:
-            kind, value = self.ray.get(next(generator))
+            return self.ray.get(next(generator))  # type: ignore[no-any-return]
         except StopIteration:
-            kind, value = "lost", "it ended without a word"
+            return [("lost", "it ended without a word")]
         except (self.ray.exceptions.RayTaskError, self.ray.exceptions.RuntimeEnvSetupError) as error:
-            kind, value = "failed", str(error)
+            return [("failed", str(error))]
         except self.ray.exceptions.RayError as error:
-            kind, value = "lost", f"its node or process died ({type(error).__name__})"
-        if kind in LAST:
-            del self._running[generator]
-        self.on_event(Event(task.number, kind, value))
+            return [("lost", f"its node or process died ({type(error).__name__})")]
 
 
-def _generate(shared: tuple[bytes, list[str]], task: Task, device: str | None) -> Iterator[tuple[str, Any]]:
+def _generate(shared: tuple[bytes, list[str]], task: Task, device: str | None) -> Iterator[list[tuple[str, Any]]]:
     """Runs on a node. The work is done in a thread, for what it reports must be yielded while it goes on."""
     work, paths = shared
     sys.path.extend(path for path in paths if path not in sys.path and os.path.isdir(path))
@@ -147,16 +155,38 @@ def _generate(shared: tuple[bytes, list[str]], task: Task, device: str | None) -
             said.put((kind, value))
 
     threading.Thread(target=run, daemon=True).start()
-    kind = ""
-    while kind not in LAST:
-        kind, value = said.get()
-        yield kind, value
+    news = [said.get()]
+    while True:
+        while not said.empty():  # what has gathered goes together
+            news.append(said.get())
+        yield news
+        if news[-1][0] in LAST:
+            return
+        news = [said.get()]
 
 
 def _own_paths() -> list[str]:
     """Where this process finds modules that are not installed, such as a user's own network; nodes look there too."""
     installed = (sys.prefix, sys.base_prefix)
     return [os.path.abspath(path) for path in sys.path if not os.path.abspath(path).startswith(installed)]
+
+
+def _check_address(address: str) -> None:
+    """Raise at once if nobody answers: Ray itself would try for minutes."""
+    if "://" in address:
+        raise ValueError(
+            f'expected the address of a cluster as "auto" or "host:6379", got {address!r}: clients get no results '
+            "one by one; run the command on a node of the cluster, or submit it as a job (see docs/cluster.md)"
+        )
+    host, _, port = address.rpartition(":")
+    if port.isdigit():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
+        except OSError as error:
+            raise OSError(
+                f"could not reach a Ray cluster at {address!r}: {error.strerror or error}; start one with `ray start --head`, "
+                "and see docs/cluster.md"
+            ) from error
 
 
 def import_ray() -> Any:
