@@ -133,29 +133,41 @@ class Network:
 
 
 class _Captured:
-    """A step as a CUDA graph at a fixed number of points; fewer are padded with what is left in the buffers."""
+    """A step recorded at a fixed number of points; fewer are padded with what is left in the buffers."""
 
     def __init__(self, step: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...], size: int, pool: Any) -> None:
         self.inputs = tuple(_buffer(t, size) for t in inputs)
-        self.device = inputs[0].device
-        with torch.cuda.device(self.device):
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):  # warm up outside the capture: libraries allocate and choose algorithms
-                for _ in range(3):
-                    step(*self.inputs)
-            torch.cuda.current_stream().wait_stream(stream)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, pool=pool):
-                self.outputs = step(*self.inputs)
+        self.replay, self.outputs = _record(step, self.inputs, pool)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         n = len(inputs[0])
         for buffer, value in zip(self.inputs, inputs, strict=True):
             buffer[:n].copy_(value)
-        with torch.cuda.device(self.device):
-            self.graph.replay()
+        self.replay()
         return tuple(t[:n].clone() for t in self.outputs)  # graphs share their memory: copy before the next one runs
+
+
+def _record(
+    step: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...], pool: Any
+) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
+    """The step as a CUDA graph: how to replay it, and where its outputs are."""
+    device = inputs[0].device
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # warm up outside the capture: libraries allocate and choose algorithms
+            for _ in range(3):
+                step(*inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            outputs = step(*inputs)
+
+    def replay() -> None:
+        with torch.cuda.device(device):
+            graph.replay()
+
+    return replay, outputs
 
 
 def _buffer(like: Tensor, size: int) -> Tensor:
