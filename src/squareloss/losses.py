@@ -97,7 +97,17 @@ class SquareLoss(Loss):
 
     def forward(self, outputs: Tensor, target: Tensor) -> Tensor:
         """The loss of outputs (N, width, ...) at class indices (N, ...) or soft targets (N, K, ...)."""
-        return functional.square_loss(outputs, target, self.coding, scale=self.scale, **self._options())
+        return functional.square_loss(
+            outputs,
+            target,
+            self.coding,
+            scale=self.scale,
+            weight=self.weight,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            reduction=self.reduction,
+            validate=self.validate,
+        )
 
     def extra_repr(self) -> str:
         """As in `Loss`, with the scale."""
