@@ -144,6 +144,8 @@ def cautions(rows: Sequence[Row], header: Header) -> list[str]:
                 "validation sample was right (or none could be told); it is 1 there."
             )
     seeds = {len(row.metrics) for row in rows if row.metrics}
+    if seeds and 1 < max(seeds) < 5 and any(v.word == SAME for v in verdicts(rows, header)):
+        lines.append(f"{max(seeds)} seeds make wide intervals; the same command with --seeds 10 adds to these results.")
     if header.baseline and seeds and max(seeds) > 1:
         lines.append("Each interval is a 95% one by itself: of twenty, one misleads by chance.")
     if header.baseline and seeds and max(seeds) == 1:

@@ -207,6 +207,8 @@ def fit_recipe(
     photographs = data.kind == "image" and min(data.shape[1:]) >= _LARGE
     name = choose("recipe", name or ("fast" if photographs and data.train.n >= 20_000 else "small"), ALL_RECIPES)
     recipe = ALL_RECIPES[name]
+    if name == "small" and data.kind == "table":
+        recipe = replace(recipe, lr=0.03)  # no batch norm there: larger ones overfit or diverge
     if quick and epochs is None:
         epochs = min(recipe.epochs, 15)
     size = batch_size or recipe.batch_size
