@@ -413,3 +413,26 @@ def test_scores_can_be_attacked_on_the_scale_of_eta(square_net, points):
     eta, softmax = (table.results[name, 0.05] for name in ("apgd-ce@eta", "apgd-softmax_probability"))
     assert float((eta.broken == softmax.broken).float().mean()) > 0.97  # the same loss by two ways
     assert table.minimum(0.05) <= min(r.robust_accuracy for r in table.results.values())
+
+
+def precisions() -> tuple[str, ...]:
+    cudnn = torch.backends.cudnn
+    return cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, torch.backends.cuda.matmul.fp32_precision
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="torch 2.9 has names to read it by")
+@pytest.mark.parametrize("names", ["old", "new"])
+def test_strict_float32_leaves_the_settings_as_they_were(names, monkeypatch):
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    try:
+        torch.set_float32_matmul_precision("medium")
+        if names == "new":
+            cudnn.conv.fp32_precision, matmul.fp32_precision = "tf32", "ieee"  # mixed: the old names can't be read any more
+        before = precisions()
+        with _network._strict():
+            assert "tf32" not in precisions()
+        assert precisions() == before
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        cudnn.allow_tf32 = True

@@ -94,10 +94,10 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
         )
 
 
-def check_scores(scores: Tensor, again: Tensor, y: Tensor) -> int:
-    """K, from the scores of a first batch and the same batch's scores once more; raises or warns if they can't be attacked."""
-    if scores.ndim != 2 or scores.shape[1] < 2 or len(scores) != len(y):
-        raise ValueError(f"expected scores of shape ({len(y)}, K) with K >= 2, got {tuple(scores.shape)}; one score per class")
+def check_scores(scores: Tensor, again: Tensor, points: int, y: Tensor) -> int:
+    """K, from the scores of so many points, computed twice; raises or warns if they, with the labels y, can't be attacked."""
+    if scores.ndim != 2 or scores.shape[1] < 2 or len(scores) != points:
+        raise ValueError(f"expected scores of shape ({points}, K) with K >= 2, got {tuple(scores.shape)}; one score per class")
     if scores.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"expected a float32 model, got scores in {scores.dtype}; call model.float(): float32 decides")
     if not bool(scores.isfinite().all()):

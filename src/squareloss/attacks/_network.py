@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -48,9 +49,8 @@ class Network:
         self.batch_size = batch_size or (512 if self.cuda else 250)
         sample = x[: min(len(x), 32)].to(self.device)
         scores = self.exact(sample)
-        self.num_classes = check_scores(scores, self.exact(sample), y[: len(sample)].to(self.device))
-        low = (self.cuda and not plain) if precision is None else precision == "bfloat16"
-        self.precision: Precision = "bfloat16" if low else "float32"
+        self.num_classes = check_scores(scores, self.exact(sample), len(sample), y)
+        self.precision: Precision = precision or self._fastest(x, plain)
         self.captured = self.cuda and not plain
         self._search = self._prepare(sample, plain)
         self._steps: dict[Any, dict[int, _Captured]] = {}
@@ -81,6 +81,10 @@ class Network:
         ]
         scores, values, gradients = (_join(list(p)) for p in zip(*parts, strict=True))
         return scores, values, gradients.contiguous()
+
+    def _fastest(self, x: Tensor, plain: bool) -> Precision:
+        able = self.cuda and not plain and x.dtype == torch.float32 and torch.cuda.is_bf16_supported()
+        return "bfloat16" if able else "float32"
 
     def _prepare(self, sample: Tensor, plain: bool) -> nn.Module:
         if plain:
@@ -117,7 +121,13 @@ class Network:
         """One pass over one batch: captured on CUDA, eager elsewhere."""
         if not self.captured:
             return step(*inputs)
-        return self._graph(key, step, inputs)(*inputs)
+        try:
+            captured = self._graph(key, step, inputs)
+        except RuntimeError as error:  # the model waits for the device, or looks at values, in its forward pass
+            warnings.warn(f"the model can't be captured as a CUDA graph, going on without: {error}", stacklevel=2)
+            self.captured = False
+            return step(*inputs)
+        return captured(*inputs)
 
     def _graph(self, key: Any, step: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]) -> _Captured:
         """The captured step for this many points: padded to a size already captured, or captured now."""
@@ -193,18 +203,30 @@ def _strict() -> Iterator[None]:
     if not torch.cuda.is_available():
         yield
         return
-    modern = hasattr(torch.backends.cudnn, "conv")
-    matmul: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
-    parts: list[Any] = [cudnn, matmul]
-    if modern:  # setting some parts only would make the old flags unreadable
-        parts = [cudnn.conv, cudnn.rnn, matmul]
-    name, strict = ("fp32_precision", "ieee") if modern else ("allow_tf32", False)
-    before = [getattr(part, name) for part in parts]
+    matmul: Any = torch.backends.cuda.matmul
     try:
-        for part in parts:
-            setattr(part, name, strict)
+        before = (cudnn.allow_tf32, torch.get_float32_matmul_precision(), matmul.allow_tf32)[:2]
+    except RuntimeError:  # the user chose by the newer names; torch refuses to read the old ones beside them
+        parts = [cudnn.conv, cudnn.rnn, matmul]
+        yield from _with_values([(part, "fp32_precision") for part in parts], ["ieee"] * 3)
+        return
+    try:
+        cudnn.allow_tf32 = False
+        torch.set_float32_matmul_precision("highest")
         yield
     finally:
-        for part, value in zip(parts, before, strict=True):
-            setattr(part, name, value)
+        cudnn.allow_tf32 = before[0]
+        torch.set_float32_matmul_precision(before[1])
+
+
+def _with_values(places: list[tuple[Any, str]], values: list[Any]) -> Iterator[None]:
+    """Attributes set for a while."""
+    before = [getattr(owner, name) for owner, name in places]
+    try:
+        for (owner, name), value in zip(places, values, strict=True):
+            setattr(owner, name, value)
+        yield
+    finally:
+        for (owner, name), value in zip(places, before, strict=True):
+            setattr(owner, name, value)

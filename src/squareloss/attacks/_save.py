@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 
@@ -24,6 +22,8 @@ def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str) -> str:
 
 def write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Replace the file at `path`; if interrupted, the old one stays."""
+    from safetensors.torch import save_file  # only who saves needs it
+
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, temporary, {"header": json.dumps(header)})
@@ -34,6 +34,8 @@ def read(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]] | No
     """Tensors and header of the file at `path`; None if there is none. Raises if it belongs to another evaluation."""
     if not path.exists():
         return None
+    from safetensors import safe_open
+
     try:
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})["header"])

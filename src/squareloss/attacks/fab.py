@@ -126,4 +126,4 @@ def to_hyperplane(points: Tensor, w: Tensor, value: Tensor, norm: Norm) -> Tenso
     return torch.where(down, -move, move) * moving
 
 
-_NEWTON = 15  # steps of Newton's method; on CUDA always all of them, since a look at convergence would wait for the device
+_NEWTON = 10  # steps of Newton's method; on CUDA always all of them, since a look at convergence would wait for the device
