@@ -70,5 +70,5 @@ def test_the_gradient() -> None:
     targets = softmax(rng.normal(size=(30, 4)), axis=1)
     problem = _reading._Problem(rng.normal(size=(30, 4)), targets, rng.random(30), rng.normal(size=4))
     for point in ([0.3, -1.0], [1.5, 0.5]):
-        value, gradient = (lambda x: problem.loss(x[:1], expit(x[1]))[0], lambda x: problem.loss(x[:1], expit(x[1]))[1])
+        value, gradient = (lambda x: problem.loss(x, expit(x[1]))[0], lambda x: problem.loss(x, expit(x[1]))[1])
         assert check_grad(value, gradient, np.array(point)) < 1e-4

@@ -70,23 +70,24 @@ class _Problem:
     def solve(self) -> tuple[float, float]:
         """The slope and the floor."""
         bounds = [(math.log(1e-3), math.log(1e3)), (logit(1e-6), logit(0.9))]
-        one = minimize(lambda x: self.loss(x, 0.0)[0], [1.0], jac=lambda x: self.loss(x, 0.0)[1][:1], bounds=bounds[:1])
+        one = minimize(lambda x: self.loss(x, 0.0), [1.0], jac=True, bounds=bounds[:1])
         start = [one.x[0] + 0.3, logit(0.05)]  # with a floor the slope is steeper
-        two = minimize(lambda x: self.loss(x[:1], expit(x[1])), start, jac=True, bounds=bounds)
+        two = minimize(lambda x: self.loss(x, expit(x[1])), start, jac=True, bounds=bounds)
         if one.fun - two.fun > math.log(len(self.scores)):
             return math.exp(two.x[0]), float(expit(two.x[1]))
         return math.exp(one.x[0]), 0.0
 
-    def loss(self, log_slope: Array, floor: float) -> tuple[float, Array]:
-        """The negative log likelihood, summed, and its gradient in log(slope) and logit(floor) (2,)."""
-        slope = math.exp(log_slope[0])
+    def loss(self, point: Array, floor: float) -> tuple[float, Array]:
+        """The negative log likelihood, summed, and its gradient in a point log(slope), or log(slope) and logit(floor)."""
+        slope = math.exp(point[0])
         p = softmax(slope * self.scores - self.offset, axis=1)
         q = np.maximum((1 - floor) * p + floor / p.shape[1], 1e-300)
         ratio = self.weight[:, None] * self.targets / q
         centred = self.scores - (p * self.scores).sum(axis=1, keepdims=True)
         by_slope = -slope * (1 - floor) * (ratio * p * centred).sum()
         by_floor = -floor * (1 - floor) * (ratio * (1 / p.shape[1] - p)).sum()
-        return float(-(self.weight[:, None] * self.targets * np.log(q)).sum()), np.array([by_slope, by_floor])
+        gradient = np.array([by_slope, by_floor])[: len(point)]
+        return float(-(self.weight[:, None] * self.targets * np.log(q)).sum()), gradient
 
 
 def _brier(p: Array, labels: Array, weight: Array) -> float:
