@@ -115,6 +115,14 @@ def test_the_network_and_the_link_give_the_probabilities(digits: list[np.ndarray
     np.testing.assert_allclose(model.decision_function(X_test), outputs, atol=1e-4)
 
 
+def test_one_hot_starts_as_cross_entropy_does() -> None:
+    """Its gradient at zero outputs is -1 at the true class for any number of classes, as cross-entropy's is nearly."""
+    for K in (2, 10, 100, 1000):
+        outputs = torch.zeros(1, K, requires_grad=True)
+        LOSSES["one_hot"](K)(outputs, torch.tensor([1])).backward()
+        torch.testing.assert_close(outputs.grad, torch.zeros(1, K).index_fill(1, torch.tensor([1]), -1.0))
+
+
 def test_two_classes_have_one_score(blobs: tuple[np.ndarray, np.ndarray]) -> None:
     X, y = blobs
     names = np.array(["no", "yes"])[(y > 0).astype(int)]

@@ -31,11 +31,11 @@ from squareloss.codings import Coding, OneHot
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 from squareloss.models import MLP
 
-LOSSES: dict[str, Callable[[], Loss]] = {
-    "simplex": SquareLoss,
-    "one_hot": lambda: SquareLoss(OneHot()),
-    "cross_entropy": CrossEntropy,
-    "squentropy": Squentropy,
+LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes
+    "simplex": lambda K: SquareLoss(),
+    "one_hot": lambda K: SquareLoss(OneHot(k=max(1.0, K / 10), M=min(K, 10))),
+    "cross_entropy": lambda K: CrossEntropy(),
+    "squentropy": lambda K: Squentropy(),
 }
 MANY = 1000  # samples from which early_stopping="auto" holds some back
 CHUNK = 8192  # rows per forward pass in prediction
@@ -50,7 +50,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     Arguments:
         hidden: width of each hidden layer; () for a linear model.
-        loss: "simplex" (`SquareLoss()`), "one_hot", "cross_entropy", "squentropy", or an instance of a class in
+        loss: "simplex" (`SquareLoss()`); "one_hot" (`SquareLoss(OneHot(k=K/10, M=10))`, or k = 1 and M = K below ten classes),
+            which is better for many classes, fifty or more; "cross_entropy"; "squentropy"; or an instance of a class in
             `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
         learning_rate: of Adam, constant.
         batch_size: samples per step.
@@ -269,7 +270,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if len(classes) < 2:
             raise ValueError(f"expected two classes or more, got one class: {classes[0]}")
         self.classes_ = classes
-        self.loss_ = _loss(self.loss)
+        self.loss_ = _loss(self.loss, len(classes))
         weights = _class_weights(self.class_weight, classes, y, weight)
         if self.class_weight is not None:
             if self.loss_.weight is not None:
@@ -347,12 +348,12 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 raise ValueError(f"expected {name} to be {expected}, got {getattr(self, name)!r}")
 
 
-def _loss(loss: str | Loss) -> Loss:
+def _loss(loss: str | Loss, num_classes: int) -> Loss:
     """A loss of its own for the estimator, without reduction: it weights samples itself."""
     if isinstance(loss, str):
         if loss not in LOSSES:
             raise ValueError(f"Unknown loss {loss!r}. Available: {', '.join(LOSSES)}, or an instance of a squareloss loss")
-        loss = LOSSES[loss]()
+        loss = LOSSES[loss](num_classes)
     elif not isinstance(loss, Loss):
         raise TypeError(f"expected loss to be one of {', '.join(LOSSES)} or an instance of a squareloss loss, got {loss!r}")
     loss = copy.deepcopy(loss)
