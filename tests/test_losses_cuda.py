@@ -76,7 +76,7 @@ def test_against_the_cpu(coding, dtype, size, options):
 
 
 def test_a_kernel_found_again_serves_other_batches():
-    """The second call takes a short way; other lengths, smoothing and addresses must not confuse it."""
+    """Other lengths, smoothing and addresses do not confuse a kernel that was compiled before."""
     f, labels = batch(1025, 10)
     for n, smoothing, weighted in [(1024, 0.0, False), (1024, 0.2, True), (1000, 0.0, False), (1, 0.1, False), (16, 0.0, True)]:
         weight = torch.linspace(0.5, 2, 10) if weighted else None
