@@ -323,12 +323,12 @@ def square_net(request):
 
 def test_the_worst_case_is_no_weaker_than_autoattack_at_a_tenth_of_its_passes(square_net):
     model, coding = square_net
-    x, y = digits()[2][:100], digits()[3][:100]
+    x, y = digits()[2][:60], digits()[3][:60]
     worst = attacks.worst_case(model, x, y, 0.05, report=False).result
     auto = attacks.autoattack(model, x, y, 0.05, attacks=["apgd-ce", "apgd-t"])
     stands = int((~auto.broken).sum())
     assert stands > 5
-    assert int((~worst.broken).sum()) <= stands + 1  # one point of a hundred is within the luck of random starts
+    assert int((~worst.broken).sum()) <= stands + 1  # one point is within the luck of random starts
     assert worst.passes < 0.1 * (auto.passes + (2700 + 5000) * stands)  # what FAB and Square Attack would add
     residual = attacks.pgd(model, x, y, 0.05, loss="residual", coding=coding, steps=40)
     assert worst.robust_accuracy < residual.robust_accuracy
