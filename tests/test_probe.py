@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from squareloss import _moments
+from squareloss import _moments, _selection
 from squareloss._selection import fit_curve
 from squareloss.calibrators import Temperature
 from squareloss.codings import Simplex
@@ -326,6 +326,21 @@ def test_probabilities_keep_the_order_of_the_scores_everywhere():
         p = curve.probabilities(torch.stack([ladder, torch.zeros_like(ladder), torch.full_like(ladder, -40)], 1))
         log_odds = (p[:, 0].log() - p[:, 1].log())[(p[:, :2] > 1e-300).all(1)]
         assert (log_odds.diff() > 0).all()
+
+
+def test_probabilities_of_many_samples_rest_on_every_so_many(monkeypatch):
+    x, y = blobs(3000, 5, 3)
+    whole = RidgeProbe().fit(x, y)
+    monkeypatch.setattr(_selection, "CALIBRATION", 3000)  # 9000 scores: every third sample
+    thinned = RidgeProbe().fit(x, y)
+    same_model(thinned, whole)
+    assert thinned.path_ == whole.path_
+    third = whole.leave_one_out(x, y) - whole.shift_
+    some, ones = np.arange(0, 3000, 3), torch.ones(1000, dtype=torch.float64)
+    frequency = torch.from_numpy(np.bincount(y) / 3000)
+    curve = fit_curve(torch.from_numpy(third[some]), torch.from_numpy(y[some]), ones, frequency)
+    assert thinned.temperature_ == pytest.approx(3 / curve.slope, rel=1e-6)
+    assert thinned.temperature_ != pytest.approx(whole.temperature_, rel=1e-6)
 
 
 def test_tensors_in_tensors_out():

@@ -158,7 +158,7 @@ class Reservoir:
 
 def add_gram_(out: Tensor, a: Tensor, b: Tensor, sign: int) -> None:
     """Add sign a' b to the lower half of a matrix (d, d), given that a' b is symmetric; the rest of it is left undefined."""
-    step = 256 if out.is_cpu else len(out)  # the upper blocks are not computed: nearly half of the work
+    step = max(256, len(out) // 4) if out.is_cpu else len(out)  # the blocks above the diagonal are not computed
     for j in range(0, len(out), step):
         out[j:, j : j + step].addmm_(a[:, j:].T, b[:, j : j + step], alpha=sign)
 

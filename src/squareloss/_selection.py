@@ -20,7 +20,7 @@ from squareloss.ridge import FeaturePath, left_out
 
 Block = tuple[Tensor, Tensor, "Tensor | None"]  # features (m, d), labels (m, S), sample weights (m,)
 Blocks = Callable[[], Iterable[tuple[Block, "Tensor | None"]]]  # with the weights (m,) in the fit: by class as well
-CALIBRATION = 200_000  # samples the probability map is fitted on, at most: it has two numbers
+CALIBRATION = 2**24  # scores the probability map is fitted on, at most: it has three numbers
 COLUMNS = 1024  # outputs, over lambdas, of one product
 
 
@@ -88,7 +88,7 @@ def select(
         frequencies: (K,) of each label set; None fits a temperature alone.
         offset: (K,) or None, added to the logits. criterion: "brier" or "accuracy".
     """
-    stride = -(-count // CALIBRATION)
+    stride = -(-count * max(num_classes) // CALIBRATION)
     squares, hits, mass, slacks = _walk(path, blocks, num_classes, lambdas, stride)
     best = [int(s.argmin() if criterion == "brier" else h.argmax()) for s, h in zip(squares, hits, strict=True)]
     solutions, start = [], 0
@@ -206,6 +206,9 @@ def _newton(features: Tensor, target: Tensor, share: Tensor, offset: Tensor | No
         second.diagonal().mul_(1 + 1e-10).add_(1e-12)
         step = torch.linalg.solve(second, gradient)
         decrease = float(gradient @ step)
+        if decrease < 1e-9:  # so near that the whole step is right to the last digits, which the loss no longer shows
+            theta = theta - step
+            break
         size = 1.0
         while size > 1e-6:  # halve until the loss falls enough
             new_loss, new_log_p = loss_and_logits(theta - size * step)
@@ -215,6 +218,4 @@ def _newton(features: Tensor, target: Tensor, share: Tensor, offset: Tensor | No
         else:
             break
         theta, loss, log_p = theta - size * step, new_loss, new_log_p
-        if decrease < 1e-14:
-            break
     return [float(t) for t in theta]
