@@ -381,10 +381,13 @@ def test_temperature_readings_do_not_change_what_is_trained():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seeds": 0}, "expected one seed or more"),
+        ({"seeds": 0}, "expected --seeds to be 1 or more, got 0"),
+        ({"attacked": -5}, "expected --attacked to be 1 or more, got -5"),
+        ({"eps": [8.0]}, "expected --eps for images in .0, 1., such as 2/255, got 8"),
+        ({"device": "gpu"}, "Unknown device 'gpu'. Available: auto, cpu, cuda"),
         ({"lrs": [0.1, -1.0]}, "expected --lrs to be numbers > 0, got -1"),
         ({"model": "resnet18"}, None),
-        ({"device": "cuda"}, "without CUDA"),
+        ({"device": "cuda"}, "torch finds no GPU"),
         ({"losses": ","}, "expected one loss or more"),
     ],
 )
@@ -401,6 +404,8 @@ def test_plan_refuses_what_makes_no_sense(options, message, monkeypatch):
 def test_a_convolutional_network_is_refused_for_a_table(tmp_path):
     with pytest.raises(ValueError, match="expected images for the model 'resnet8'"):
         tiny(csv_file(tmp_path), model="resnet8")
+    with pytest.raises(ValueError, match="expected --eps for images"):
+        tiny(csv_file(tmp_path), eps=[0.1])
 
 
 def test_radii_as_people_write_them():

@@ -22,6 +22,7 @@ from squareloss.lab.studies.ingredients import (
     radii,
     split_losses,
 )
+from squareloss.lab.studies.names import choose
 
 # square loss with a temperature is among them: on easy data its own probabilities are too timid, which a temperature mends
 DEFAULT_LOSSES = "ce,ce+temperature,simplex,simplex+temperature"
@@ -58,15 +59,26 @@ def plan(
 ) -> Plan:
     """Read the data and settle what the options leave open. The arguments are the options of `squareloss compare`."""
     names = split_losses(losses)
+    for option, value in {
+        "seeds": seeds,
+        "epochs": epochs,
+        "batch-size": batch_size,
+        "attacked": attacked,
+        "size": size,
+    }.items():
+        if value is not None and value < 1:
+            raise ValueError(f"expected --{option} to be 1 or more, got {value}")
+    choose("device", device, ("auto", "cpu", "cuda"))
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     cuda = device.startswith("cuda")
     if cuda and not torch.cuda.is_available():
-        raise ValueError(f"expected a device that is there, got {device!r} without CUDA; use --device cpu")
+        raise ValueError("expected a device that is there, got cuda where torch finds no GPU; use --device cpu")
     seeds = (3 if quick else SEEDS) if seeds is None else seeds
     source = Source(data, target, size)
-    if seeds < 1:
-        raise ValueError(f"expected one seed or more, got {seeds}")
     sample = source.read(0)
+    if eps and (sample.kind == "table" or max(eps) > 1):
+        got = f"those of the table {sample.name!r}, whose margin needs none" if sample.kind == "table" else f"{max(eps):g}"
+        raise ValueError(f"expected --eps for images in [0, 1], such as 2/255, got {got}")
     _, settled = fit_recipe(recipe, sample, quick=quick, epochs=epochs, batch_size=batch_size, augment=augment, cuda=cuda)
     study = Compare(
         source=source,
