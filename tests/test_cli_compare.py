@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -14,7 +16,10 @@ from typer.testing import CliRunner
 
 from squareloss import cli
 from squareloss.lab import studies
+from squareloss.lab.report import views
 from squareloss.lab.report.header import Claim, Column
+from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.report.views import View
 from squareloss.lab.runs import Cell, Result
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -167,6 +172,50 @@ def test_reproduce_prints_the_papers_values_and_what_failed(invoke, monkeypatch)
     assert "SL errs less" in result.output and "holds: -0.100" in result.output
     page = Path("runs/toy-smoke/report.html").read_text()
     assert "Beside the paper" in page and "SL errs less" in page and "3 of 9 jobs have no result yet" in page
+
+
+@dataclass(frozen=True)
+class Readings:
+    """A study with settings and a number of seeds of its own."""
+
+    penalty: str = "sum"
+    lr: float = 0.5
+    name, summary = "readings", "what can be set"
+    cost, seeds = MappingProxyType({"smoke": "no time"}), MappingProxyType({"smoke": 2})
+    options = MappingProxyType({"penalty": "sum or mean", "lr": "learning rate"})
+
+    def cells(self, scale):
+        return [Cell("only", {"task": "readings", "penalty": self.penalty, "lr": self.lr})]
+
+    def run(self, jobs, context):
+        for job in jobs:
+            yield Result(job, {"value": job.cell.spec["lr"] + job.seed})
+
+
+READINGS = Readings()
+
+
+def view(records, header):
+    """As the modules of `report.views` have one."""
+    values = [record.metrics["value"] for record in records]
+    return View(
+        tables=[Table("Sum", ["sum"], [[Entry(f"{sum(values):g}")]])], sentences=[f"The most is {max(values):g}."], plain=False
+    )
+
+
+def test_a_study_has_settings_seeds_and_a_view_of_its_own(invoke, monkeypatch):
+    monkeypatch.setitem(studies.STUDIES, "readings", f"{__name__}:READINGS")
+    monkeypatch.setitem(views.VIEWS, "readings", __name__)
+    assert "--set lr=0.5: learning rate" in invoke("reproduce", "list").output
+    command = ["reproduce", "readings", "--scale", "smoke", "--engine", "local", "--quiet"]
+    result = invoke(*command, "--set", "lr=0.25")
+    assert result.exit_code == 0
+    assert re.search(r"Sum\s+sum\s+─+\s+1.5\s", result.output) and "The most is 1.25." in result.output
+    assert "Results" not in result.output
+    page = Path("runs/readings-smoke/report.html").read_text()
+    assert "The most is 1.25." in page and "<td>1.5</td>" in re.sub(r"<td[^>]*>", "<td>", page)
+    for setting, told in {"lr": "NAME=VALUE", "lr=x": "like 0.5, got 'x'", "rl=1": "did you mean 'lr'"}.items():
+        assert told in str(invoke(*command, "--set", setting).exception)
 
 
 def test_a_pool_of_processes_and_one_process_agree(tmp_path):

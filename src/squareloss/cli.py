@@ -58,6 +58,47 @@ def data_list(directory: DataDir = None) -> None:
         typer.echo(f"{name:<10}{place}")
 
 
+Data = Annotated[
+    str, typer.Argument(help="digits, cifar10, cifar100, or a path: .csv, .parquet, .npz, or a folder of images by class.")
+]
+Target = Annotated[str | None, typer.Option(help="The column to predict, of a .csv or .parquet.", show_default=False)]
+Size = Annotated[int | None, typer.Option(help="Bring the images of a folder to SIZE x SIZE.", show_default=False)]
+Model = Annotated[
+    str,
+    typer.Option(
+        help="auto, mlp, resnet8, resnet18, wrn16_10, or package.module:function for your own network: "
+        "function(shape, outputs) returns an nn.Module that takes inputs (N, *shape) and gives (N, outputs)."
+    ),
+]
+Losses = Annotated[
+    str,
+    typer.Option(
+        help="What to compare, the first being what the others are compared to: ce, simplex, one_hot, squentropy, "
+        "ce_smoothed, focal, brier; each also with +temperature, which reads the same network through a temperature "
+        "fitted on the validation split."
+    ),
+]
+Seeds = Annotated[int | None, typer.Option(help="How many seeds. Default: 5, or 3 with --quick.", show_default=False)]
+RecipeName = Annotated[
+    str | None, typer.Option(help="small, fast, paper or paper_128. Default: by the data.", show_default=False)
+]
+Epochs = Annotated[int | None, typer.Option(help="Epochs, instead of the recipe's.", show_default=False)]
+BatchSize = Annotated[int | None, typer.Option(help="Batch size, instead of the recipe's.", show_default=False)]
+Augment = Annotated[
+    bool | None, typer.Option(help="Crop and flip images at random. Default: for CIFAR only.", show_default=False)
+]
+Rates = Annotated[
+    str | None,
+    typer.Option(help="Learning rates to choose from, such as 0.03,0.1,0.3. Default: about the recipe's.", show_default=False),
+]
+Radii = Annotated[
+    str | None,
+    typer.Option(help="l_inf radii for images in [0, 1], such as 1/255,2/255. Default: by size.", show_default=False),
+]
+Attacked = Annotated[
+    int | None, typer.Option(help="Test points to attack. Default: 1000, or 300 with --quick.", show_default=False)
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A short version, which says what it cut: minutes on 2 cores.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the results.", show_default=False)]
 Engine = Annotated[
     str, typer.Option(help="Where jobs run: auto, local (this process), processes (a pool) or ray (a cluster).", metavar="NAME")
@@ -72,60 +113,25 @@ Board = Annotated[Path | None, typer.Option("--tensorboard", help="Folder for Te
 
 @app.command()
 def compare(
-    data: Annotated[
-        str, typer.Argument(help="digits, cifar10, cifar100, or a path: .csv, .parquet, .npz, or a folder of images by class.")
-    ] = "digits",
-    target: Annotated[
-        str | None, typer.Option(help="The column to predict, of a .csv or .parquet.", show_default=False)
-    ] = None,
-    size: Annotated[int | None, typer.Option(help="Bring the images of a folder to SIZE x SIZE.", show_default=False)] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="auto, mlp, resnet8, resnet18, wrn16_10, or package.module:function for your own network: "
-            "function(shape, outputs) returns an nn.Module that takes inputs (N, *shape) and gives (N, outputs)."
-        ),
-    ] = "auto",
-    losses: Annotated[
-        str,
-        typer.Option(
-            help="What to compare, the first being what the others are compared to: ce, simplex, one_hot, squentropy, "
-            "ce_smoothed, focal, brier; each also with +temperature, which reads the same network through a temperature "
-            "fitted on the validation split."
-        ),
-    ] = "ce,ce+temperature,simplex,simplex+temperature",
-    seeds: Annotated[
-        int | None, typer.Option(help="How many seeds. Default: 5, or 3 with --quick.", show_default=False)
-    ] = None,
-    recipe: Annotated[
-        str | None, typer.Option(help="small, fast, paper or paper_128. Default: by the data.", show_default=False)
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs, instead of the recipe's.", show_default=False)] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Batch size, instead of the recipe's.", show_default=False)] = None,
-    augment: Annotated[
-        bool | None, typer.Option(help="Crop and flip images at random. Default: for CIFAR only.", show_default=False)
-    ] = None,
-    lrs: Annotated[
-        str | None,
-        typer.Option(
-            help="Learning rates to choose from, such as 0.03,0.1,0.3. Default: about the recipe's.", show_default=False
-        ),
-    ] = None,
-    eps: Annotated[
-        str | None,
-        typer.Option(help="l_inf radii for images in [0, 1], such as 1/255,2/255. Default: by size.", show_default=False),
-    ] = None,
-    attacked: Annotated[
-        int | None, typer.Option(help="Test points to attack. Default: 1000, or 300 with --quick.", show_default=False)
-    ] = None,
+    data: Data = "digits",
+    target: Target = None,
+    size: Size = None,
+    model: Model = "auto",
+    losses: Losses = "ce,ce+temperature,simplex,simplex+temperature",
+    seeds: Seeds = None,
+    recipe: RecipeName = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    augment: Augment = None,
+    lrs: Rates = None,
+    eps: Radii = None,
+    attacked: Attacked = None,
     device: Device = "auto",
     engine: Engine = "auto",
     workers: Workers = None,
     address: Address = None,
     out: Out = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A short version, which says what it cut: minutes on 2 cores.")
-    ] = False,
+    quick: Quick = False,
     quiet: Quiet = False,
     force: Force = False,
     tensorboard: Board = None,
@@ -163,7 +169,15 @@ def reproduce(
     scale: Annotated[
         str, typer.Option(help="smoke (seconds), laptop (minutes on 2 cores) or paper (as in the paper).")
     ] = "laptop",
-    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds. Default: the study's own number for the scale.", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="NAME=VALUE: another reading of what the paper leaves open; `list` shows them.", show_default=False
+        ),
+    ] = None,
     device: Device = "auto",
     engine: Engine = "auto",
     workers: Workers = None,
@@ -180,10 +194,11 @@ def reproduce(
     if name == "list":
         typer.echo(run.listing())
         return
-    study = studies.get(name)
-    header = run.header_of(study, scale, range(seeds))
+    study = run.with_settings(studies.get(name), settings or [])
+    numbers = range(run.seeds_of(study, scale) if seeds is None else seeds)
+    header = run.header_of(study, scale, numbers)
     options = run.Options(engine, workers, address, device, force, quiet, tensorboard)
-    _end(run.carry_out(study, scale, range(seeds), header, out or Path("runs") / f"{name}-{scale}", options))
+    _end(run.carry_out(study, scale, numbers, header, out or Path("runs") / f"{name}-{scale}", options))
 
 
 @app.command()

@@ -30,8 +30,8 @@ def introduce(header: Header, console: Console) -> None:
 
 def conclude(report: StudyReport, console: Console) -> None:
     """The results, the paper's beside them, and what follows."""
-    shown = _results(report)
-    shown += [tables.paper(report.rows, report.header), tables.claims(report.rows, report.header)]
+    shown = _results(report) if report.view.plain else []
+    shown += [tables.paper(report.rows, report.header), tables.claims(report.rows, report.header), *report.view.tables]
     for table in shown:
         if table.rows:
             put(table, console)

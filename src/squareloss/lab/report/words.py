@@ -115,10 +115,10 @@ def _tally(found: Sequence[Verdict]) -> str:
     told = {word: [f"{v.column.label} ({v.values()})" for v in found if v.word == word] for word in (BETTER, WORSE)}
     parts = [f"{word} in {', '.join(names)}" for word, names in told.items() if names]
     open_ = [v.column.label for v in found if v.word in (SAME, UNKNOWN)]
-    if open_ and not parts:
-        where = f"any of the {len(open_)} measures" if len(open_) > 3 else " or ".join(open_)
-        return f"no difference that can be told in {where}"
-    return "; ".join(parts) + (f"; no difference that can be told in the other {len(open_)}" if open_ else "")
+    if open_:
+        many = f"the other {len(open_)} measures" if parts else f"any of the {len(open_)} measures"
+        parts.append(f"no difference that can be told in {many if len(open_) > 3 else ' or '.join(open_)}")
+    return "; ".join(parts)
 
 
 def cautions(rows: Sequence[Row], header: Header) -> list[str]:

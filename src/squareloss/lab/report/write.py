@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from squareloss.lab.report.header import Header, read
 from squareloss.lab.report.rows import Row, rows_of
 from squareloss.lab.report.svg import DASHES
 from squareloss.lab.report.tables import Table
+from squareloss.lab.report.views import View, view
 from squareloss.lab.runs.store import Record, Store, StoreError, explained, write_atomically
 
 
@@ -26,11 +28,17 @@ class StudyReport:
     records: Sequence[Record]
     rows: Sequence[Row]
 
+    @cached_property
+    def view(self) -> View:
+        """What the study adds of its own."""
+        return view(self.records, self.header)
+
     @property
     def tables(self) -> list[Table]:
-        """Those with something in them: results, differences, the paper's."""
-        found = [tables.results(self.rows, self.header), tables.differences(self.rows, self.header)]
-        found += [tables.paper(self.rows, self.header), tables.claims(self.rows, self.header)]
+        """Those with something in them: results, differences, the paper's, the study's own."""
+        found = [tables.results(self.rows, self.header)] if self.view.plain else []
+        found += [tables.differences(self.rows, self.header)]
+        found += [tables.paper(self.rows, self.header), tables.claims(self.rows, self.header), *self.view.tables]
         return [table for table in found if table.rows]
 
     @property
@@ -41,12 +49,12 @@ class StudyReport:
     @property
     def figures(self) -> list[Figure]:
         """The figures there is something for."""
-        return figures(self.rows, self.header, self.records)
+        return [*figures(self.rows, self.header, self.records), *self.view.figures]
 
     @property
     def in_short(self) -> list[str]:
         """The answer."""
-        return words.in_short(self.rows, self.header)
+        return [*self.view.sentences, *words.in_short(self.rows, self.header)]
 
     @property
     def sentences(self) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -84,11 +85,35 @@ def header_of(study: Study, scale: str, seeds: Sequence[int]) -> Header:
     )
 
 
+def seeds_of(study: Study, scale: str) -> int:
+    """How many seeds a study has at a scale: its own `seeds`, a number by scale, else 3."""
+    seeds: int = getattr(study, "seeds", {}).get(choose("scale", scale, SCALES), 3)
+    return seeds
+
+
+def with_settings(study: Study, settings: Sequence[str]) -> Study:
+    """The study with some of its `options` (fields of its dataclass, each with a help text) set, as in ["lr=0.01"]."""
+    options: Mapping[str, str] = getattr(study, "options", {})
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(f"expected --set NAME=VALUE, got {setting!r}")
+        default = getattr(study, choose(f"setting of {study.name}", name, options))
+        try:
+            values[name] = type(default)(text)
+        except ValueError as error:
+            raise ValueError(f"expected {name} to be like {default!r}, got {text!r}") from error
+    return replace(study, **values) if values else study  # type: ignore[type-var]
+
+
 def listing() -> str:
-    """All studies, what they are about and what each scale costs."""
+    """All studies, what they are about, what each scale costs and what can be set."""
     lines = []
     for name in STUDIES:
         study = get(name)
         lines.append(f"{name:<20} {study.summary}")
         lines += [f"{'':<20}   {scale}: {cost}" for scale, cost in study.cost.items()]
+        options: Mapping[str, str] = getattr(study, "options", {})
+        lines += [f"{'':<20}   --set {option}={getattr(study, option)}: {told}" for option, told in options.items()]
     return "\n".join(lines) or "no studies yet"

@@ -1,0 +1,44 @@
+"""What a study shows besides the plain tables: one module per study, `view(records, header)`, from the results alone.
+
+Slopes, choices of a penalty over replications, tests of a claim, figures of its own: whatever needs more than means over seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from squareloss.lab.report.figures import Figure
+from squareloss.lab.report.header import Header
+from squareloss.lab.report.tables import Table
+from squareloss.lab.runs.store import Record
+
+# name of a study -> module with its `view`; a module is imported only when its study is shown
+VIEWS: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class View:
+    """What a study adds to its report.
+
+    Arguments:
+        tables, figures: shown after the plain ones.
+        sentences: the answer in words, shown first.
+        plain: show the plain table of results too (means over seeds of every cell); False where cells are points of a curve.
+    """
+
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    sentences: Sequence[str] = ()
+    plain: bool = True
+
+
+def view(records: Sequence[Record], header: Header) -> View:
+    """The view of a study; an empty one if it has none."""
+    if header.study not in VIEWS:
+        return View()
+    module: Any = import_module(VIEWS[header.study])
+    found: View = module.view(records, header)
+    return found
