@@ -472,3 +472,12 @@ def test_it_prints(opened, tmp_path):
     assert (tmp_path / "page.pdf").stat().st_size > 10_000
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_infinite_values_have_no_interval_and_break_nothing():
+    inf = float("inf")
+    assert summarise([inf, inf]) == Summary(inf, None, 2)
+    told = paired({0: inf, 1: 2.0}, {0: inf, 1: 1.0})
+    assert told.low is None and told.sign == 0 and told.value != told.value
+    drawn = bootstrapped(2.0, 1.0, [2.0, inf, 2.0], [1.0, inf, 1.0])
+    assert (drawn.low, drawn.high) == (1.0, 1.0)

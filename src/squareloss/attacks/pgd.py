@@ -126,7 +126,7 @@ def set_target(state: State, rank: int, targets: Tensor | None = None) -> None:
 
 
 def aims(targets: int | Tensor | None, num_classes: int, points: int) -> list[int]:
-    """The ranks to aim at, one round each: [0] if there is one round, without a target or with given ones."""
+    """The ranks to aim at, one round each: [0] without a target; [1] with given ones, so that it starts as the first rank."""
     if targets is None:
         return [0]
     if isinstance(targets, Tensor):
@@ -135,7 +135,7 @@ def aims(targets: int | Tensor | None, num_classes: int, points: int) -> list[in
             raise ValueError(
                 f"expected targets of shape ({points},) in [0, {num_classes}), got {tuple(targets.shape)} from {low} to {high}"
             )
-        return [0]
+        return [1]
     if targets < 1:
         raise ValueError(f"expected one target class or more, got {targets}")
     return list(range(1, min(targets, num_classes - 1) + 1))

@@ -13,7 +13,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and standard deviation (n - 1) over n seeds; std is None for one seed, mean None for none."""
+    """Mean and standard deviation (n - 1) over n seeds; std is None for one seed or infinite values, mean None for none."""
 
     mean: float | None
     std: float | None
@@ -28,8 +28,8 @@ class Summary:
 def summarise(values: Sequence[float]) -> Summary:
     """Of the values of all seeds."""
     n = len(values)
-    mean = math.fsum(values) / n if n else None
-    return Summary(mean, float(np.std(values, ddof=1)) if n > 1 else None, n)
+    mean = sum(values) / n if n else None  # of infinite values (a margin that no point bounds), infinite
+    return Summary(mean, float(np.std(values, ddof=1)) if n > 1 and np.isfinite(values).all() else None, n)
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,20 @@ def paired(a: Mapping[int, float], b: Mapping[int, float], overlap: float = 0.0)
     if not seeds:
         return None
     differences = [a[seed] - b[seed] for seed in seeds]
-    mean, n = math.fsum(differences) / len(seeds), len(seeds)
+    mean, n = sum(differences) / len(seeds), len(seeds)
     if n == 1:
         return Difference(mean, None, None, "one seed")
+    if not np.isfinite(differences).all():
+        return Difference(mean, None, None, "infinite for some seeds")
     half = quantile(n - 1) * math.sqrt(1 / n + overlap) * float(np.std(differences, ddof=1))
     return Difference(mean, mean - half, mean + half, f"{n} seeds, paired")
 
 
 def bootstrapped(a: float, b: float, replicates_a: Sequence[float], replicates_b: Sequence[float]) -> Difference:
     """The difference a - b of one seed, with the basic interval of replicates that drew the same test points for both."""
-    drawn = np.asarray(replicates_a, dtype=float) - np.asarray(replicates_b, dtype=float)
-    drawn = drawn[np.isfinite(drawn)]
+    pairs = np.array([replicates_a, replicates_b], dtype=float)
+    mine, theirs = pairs[:, np.isfinite(pairs).all(0)]
+    drawn = mine - theirs
     value = a - b
     if not len(drawn):
         return Difference(value, None, None, "one seed")

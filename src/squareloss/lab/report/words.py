@@ -92,7 +92,7 @@ def _pair(name: str, other: str, found: Sequence[Verdict]) -> str:
         parts.append(f"can't be told apart in {', '.join(same)}")
     unknown = [f"{v.column.label} ({v.values()})" for v in found if v.word == UNKNOWN]
     if unknown:
-        parts.append(f"too few seeds to tell for {', '.join(unknown)}")
+        parts.append(f"no interval for {', '.join(unknown)}")
     return f"{name} against {other}: {'; '.join(parts)}."
 
 

@@ -138,7 +138,8 @@ class Processes:
     Arguments:
         work: what to do; it must survive pickling.
         on_event: called with every event.
-        device: "cpu" or "cuda" for all; None gives a task that asks for a GPU one, if there is any.
+        device: "cpu" or "cuda" for all (GPUs are dealt out to the workers); None gives a GPU, if there is any, to a task that
+            asks for one.
         workers: at most so many at once.
     """
 
@@ -278,8 +279,11 @@ def pickled(work: Work, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
 
 
 def _device(task: Task, device: str | None, number: int) -> str:
-    count = torch.cuda.device_count() if device != "cpu" and (task.gpus or device == "cuda") else 0
-    return f"cuda:{number % count}" if count else "cpu"
+    """The device of a worker: the one that is asked for, or its share of the GPUs there are."""
+    if device not in (None, "cuda"):
+        return device or "cpu"
+    count = torch.cuda.device_count() if task.gpus or device == "cuda" else 0
+    return f"cuda:{number % count}" if count else device or "cpu"
 
 
 def _die_with_parent() -> None:

@@ -56,28 +56,30 @@ class Leases:
     def acquire(self, key: str) -> bool:
         """Try to get the lease of a job. Look afterwards whether the job has been done meanwhile by whoever held it before."""
         current = self._current(key)
-        content = {} if current is None else _content(current)
-        if current is not None and self._valid(current, content):
+        content = None if current is None else _content(current)
+        if current is not None and (content is None or self._valid(current, content)):
             return False
         path = self.folder / f"{key}.{0 if current is None else _number(current) + 1}"
+        self.held[key] = path  # first: an interrupt right after the file is made must not leave it behind
         if not _create(path, json.dumps(self._me).encode()):
+            del self.held[key]
             return False
-        if current is not None and not (current.exists() and _content(current) == content):
+        if current is not None and _content(current) != content:
             # the void one was taken over, given back and perhaps taken anew since we looked: ours is built on sand
             path.unlink(missing_ok=True)
+            del self.held[key]
             return False
-        self.held[key] = path
         return True
 
     def release(self, key: str) -> None:
         """Give a lease back."""
-        mine = self.held.pop(key, None)
-        if mine is None or not self._ours(mine):
-            return
-        # the void ones below go first: were ours gone before them, it could be made again by someone who saw them long ago
-        for path in sorted(self._all(key), key=_number):
-            if _number(path) <= _number(mine):
-                path.unlink(missing_ok=True)
+        mine = self.held.get(key)
+        if mine is not None and self._ours(mine):
+            # the void ones below go first: were ours gone before them, it could be made again by someone who saw them long ago
+            for path in sorted(self._all(key), key=_number):
+                if _number(path) <= _number(mine):
+                    path.unlink(missing_ok=True)
+        self.held.pop(key, None)  # last: an interrupt on the way leaves it to `__exit__`
 
     def mine(self, key: str) -> bool:
         """Whether a lease is still ours: a machine that slept longer than `expiry` may have lost it."""
@@ -87,8 +89,8 @@ class Leases:
     def holder(self, key: str) -> str | None:
         """Who holds the lease of a job, in words; None if nobody does."""
         current = self._current(key)
-        content = {} if current is None else _content(current)
-        if current is None or not self._valid(current, content):
+        content = None if current is None else _content(current)
+        if current is None or content is None or not self._valid(current, content):
             return None
         return f"process {content.get('pid', '?')} on {content.get('host', '?')}"
 
@@ -99,7 +101,7 @@ class Leases:
         return max(self._all(key), key=_number, default=None)
 
     def _ours(self, path: Path) -> bool:
-        return bool(_content(path).get("token") == self._me["token"])
+        return bool((_content(path) or {}).get("token") == self._me["token"])
 
     def _valid(self, path: Path, content: dict[str, Any]) -> bool:
         if content.get("place") == self._me["place"] and content.get("start") is not None:
@@ -142,10 +144,12 @@ def _create(path: Path, content: bytes) -> bool:
     return True
 
 
-def _content(path: Path) -> dict[str, Any]:
-    """What a lease says; nothing if it is gone or half written: then its age decides."""
+def _content(path: Path) -> dict[str, Any] | None:
+    """What a lease says; None if it is gone, nothing if it is half written: then its age decides."""
     try:
         content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

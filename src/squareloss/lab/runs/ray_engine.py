@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class Ray:
     Arguments:
         work: what to do; it must survive pickling, and the nodes must have squareloss installed.
         on_event: called with every event.
-        device: "cpu" asks for no GPU; None asks for what the task needs.
+        device: "cpu" asks for no GPU, "cuda" for one at least; None asks for what the task needs.
         workers: at most so many tasks at once. Default: four for each core of the cluster, 64 at least, so that a cluster that
             grows by demand sees the demand.
         address: of the cluster: "auto", "host:6379"; None takes it from RAY_ADDRESS, which is set inside a job that was
@@ -95,9 +96,12 @@ class Ray:
 
     def submit(self, task: Task) -> None:
         """Hand a task to the cluster, which starts it when its cores and GPUs are free."""
-        gpus = 0 if self.device == "cpu" else task.gpus
-        remote = self._remote.options(num_cpus=task.cpus, num_gpus=gpus, max_retries=0, num_returns="streaming")
-        self._running[remote.remote(self._shared, task, self.device)] = task
+        task = replace(task, gpus=self._gpus(task))
+        remote = self._remote.options(num_cpus=task.cpus, num_gpus=task.gpus, max_retries=0, num_returns="streaming")
+        self._running[remote.remote(self._shared, task)] = task
+
+    def _gpus(self, task: Task) -> float:
+        return 0 if self.device == "cpu" else task.gpus or float(self.device is not None)
 
     def poll(self, timeout: float) -> None:
         """Hand on what the tasks say, and notice those that were lost with their node."""
@@ -116,11 +120,10 @@ class Ray:
         self._news = time.monotonic()
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         for task in self._running.values():
-            gpus = 0 if self.device == "cpu" else task.gpus
-            if not any(node.get("CPU", 0) >= task.cpus and node.get("GPU", 0) >= gpus for node in nodes):
+            if not any(node.get("CPU", 0) >= task.cpus and node.get("GPU", 0) >= task.gpus for node in nodes):
                 text = (
-                    f"waiting for a node with {task.cpus:g} CPUs and {gpus:g} GPUs: none of the {len(nodes)} here has them; "
-                    "add one, or ask for less (--device cpu)"
+                    f"waiting for a node with {task.cpus:g} CPUs and {task.gpus:g} GPUs: none of the {len(nodes)} here has "
+                    "them; add one, or ask for less (--device cpu)"
                 )
                 return self.on_event(Event(task.number, "noted", text))
 
@@ -142,11 +145,11 @@ class Ray:
             return [("lost", f"its node or process died ({type(error).__name__})")]
 
 
-def _generate(shared: tuple[bytes, list[str]], task: Task, device: str | None) -> Iterator[list[tuple[str, Any]]]:
+def _generate(shared: tuple[bytes, list[str]], task: Task) -> Iterator[list[tuple[str, Any]]]:
     """Runs on a node. The work is done in a thread, for what it reports must be yielded while it goes on."""
     work, paths = shared
     sys.path.extend(path for path in paths if path not in sys.path and os.path.isdir(path))
-    device = "cuda" if device != "cpu" and task.gpus and torch.cuda.is_available() else "cpu"
+    device = "cuda" if task.gpus and torch.cuda.is_available() else "cpu"
     said: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
     def run() -> None:
