@@ -169,8 +169,16 @@ def reproduce(
     scale: Annotated[
         str, typer.Option(help="smoke (seconds), laptop (minutes on 2 cores) or paper (as in the paper).")
     ] = "laptop",
+    cells: Annotated[
+        str | None,
+        typer.Option(help="Which cells to run, by name, such as 'resnet18-*,*-clean'. Default: all.", show_default=False),
+    ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="How many seeds. Default: the study's own number for the scale.", show_default=False)
+        str | None,
+        typer.Option(
+            help="How many seeds (3), or which (0,2,4 or 2-5). Default: the study's own number for the scale.",
+            show_default=False,
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -187,7 +195,14 @@ def reproduce(
     force: Force = False,
     tensorboard: Board = None,
 ) -> None:
-    """Run a study of the paper, and print its numbers beside the paper's. `squareloss reproduce list` shows them all."""
+    """Run a study of the paper, and print its numbers beside the paper's. `squareloss reproduce list` shows them all.
+
+    A study may be run in pieces, in one folder: what is done is kept and shown, and never done again.
+
+    Example:
+
+      squareloss reproduce table1 --scale paper --cells 'resnet18-cifar10-*' --seeds 0-1 --out runs/images
+    """
     from squareloss.lab import studies
     from squareloss.lab.studies import run
 
@@ -195,10 +210,11 @@ def reproduce(
         typer.echo(run.listing())
         return
     study = run.with_settings(studies.get(name), settings or [])
-    numbers = range(run.seeds_of(study, scale) if seeds is None else seeds)
-    header = run.header_of(study, scale, numbers)
+    folder = out or Path("runs") / f"{name}-{scale}"
+    numbers = range(run.seeds_of(study, scale)) if seeds is None else run.parse_seeds(seeds)
+    header = run.header_of(study, scale, run.shown_seeds(study, folder, numbers))
     options = run.Options(engine, workers, address, device, force, quiet, tensorboard)
-    _end(run.carry_out(study, scale, numbers, header, out or Path("runs") / f"{name}-{scale}", options))
+    _end(run.carry_out(run.chosen(study, scale, cells), scale, numbers, header, folder, options))
 
 
 @app.command()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from rich.console import Console
 from squareloss.lab import report
 from squareloss.lab.report import console as terminal
 from squareloss.lab.report.header import Header
-from squareloss.lab.runs import SCALES, Store, Study
+from squareloss.lab.runs import SCALES, Cell, Context, Job, Result, Store, Study
 from squareloss.lab.runs.execute import execute
 from squareloss.lab.runs.facts import command, cores
 from squareloss.lab.runs.live import watch
@@ -75,7 +77,7 @@ def header_of(study: Study, scale: str, seeds: Sequence[int]) -> Header:
         title=f"{study.name}: {study.summary}",
         command=command(),
         seeds=list(seeds),
-        rows=[cell.name for cell in cells],
+        rows=study.rows(scale) if hasattr(study, "rows") else [cell.name for cell in cells],
         hashes={cell.name: cell.hash() for cell in cells},
         columns=getattr(study, "columns", ()),
         baseline=getattr(study, "baseline", ""),
@@ -89,6 +91,58 @@ def seeds_of(study: Study, scale: str) -> int:
     """How many seeds a study has at a scale: its own `seeds`, a number by scale, else 3."""
     seeds: int = getattr(study, "seeds", {}).get(choose("scale", scale, SCALES), 3)
     return seeds
+
+
+def parse_seeds(text: str) -> Sequence[int]:
+    """The seeds of "3" (0, 1 and 2), and of a list such as "0,2,4", "2-5" or "7,"."""
+    if re.fullmatch(r"[1-9]\d*", text):
+        return range(int(text))
+    parts = [re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()) for part in text.removesuffix(",").split(",")]
+    found = [seed for part in parts if part for seed in range(int(part[1]), int(part[2] or part[1]) + 1)]
+    if not all(parts) or not found or text.isdigit():
+        raise ValueError(f"expected --seeds to be a number of seeds such as 3, or a list such as 0,2,4 or 2-5, got {text!r}")
+    return sorted(set(found))
+
+
+def shown_seeds(study: Study, folder: Path, seeds: Sequence[int]) -> Sequence[int]:
+    """What the report shows: seeds given as a list come beside those that the folder has."""
+    if isinstance(seeds, range) or not folder.is_dir():
+        return seeds
+    return sorted({*seeds, *(record.seed for record in Store(folder, create=False).records(study.name))})
+
+
+@dataclass
+class Selection:
+    """Some cells of a study, for `execute`."""
+
+    study: Study
+    names: frozenset[str]
+    name: str
+    summary: str
+    cost: Mapping[str, str]
+
+    def cells(self, scale: str) -> list[Cell]:
+        """Those that were chosen."""
+        return [cell for cell in self.study.cells(scale) if cell.name in self.names]
+
+    def run(self, jobs: Sequence[Job], context: Context) -> Iterable[Result]:
+        """As the study does."""
+        return self.study.run(jobs, context)
+
+
+def chosen(study: Study, scale: str, patterns: str | None) -> Study:
+    """The study with the cells alone whose names match one of "resnet18-*,*-clean"; each pattern must match one."""
+    if patterns is None:
+        return study
+    choose("scale", scale, SCALES)
+    names = [cell.name for cell in study.cells(scale)]
+    kept: set[str] = set()
+    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
+        found = [name for name in names if fnmatchcase(name, pattern)]
+        kept.update(found or [choose(f"cell of {study.name} at scale {scale}", pattern, names)])
+    if not kept:
+        raise ValueError(f"expected --cells to be names or patterns such as '*-clean', got {patterns!r}")
+    return Selection(study, frozenset(kept), study.name, study.summary, study.cost)
 
 
 def with_settings(study: Study, settings: Sequence[str]) -> Study:
