@@ -47,10 +47,49 @@ def test_the_batched_step_equals_the_step_on_cores():
     y, mu = y.double(), torch.tensor([0.0, 0.01, 1.0], dtype=torch.float64)
     cores, batched = (Stack((2, 30, 20, 1), [5, 6, 7], dtype=torch.float64) for _ in range(2))
     stacked.train(cores, x, y, mu, square, steps=20)
+    step = stacked.stepper(stacked.Problem(x, y, mu, square, None, Optimiser()))
     for _ in range(20):
-        gradients = torch.func.grad(lambda ps: stacked.penalised(ps, x, y, mu, square))(batched.parameters)
-        stacked.update(batched.parameters, batched.moments, gradients, Optimiser())
+        step(batched.parameters, batched.moments)
     for a, b in zip(cores.parameters, batched.parameters, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def weighted(outputs, labels, weights):
+    a, b = weights.unsqueeze(-2).unbind(-1)
+    return a * square(outputs, labels) + b * logistic(outputs, labels)
+
+
+def test_networks_with_different_losses_train_as_one_stack():
+    x, y = data()
+    mixed = Stack((2, 8, 1), [0, 1, 2], dtype=torch.float64)
+    weights = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    stacked.train(mixed, x, y, torch.zeros(3), weighted, steps=30, weights=weights)
+    for r, objective in enumerate([square, logistic, logistic]):
+        alone = Stack((2, 8, 1), [r], dtype=torch.float64)
+        stacked.train(alone, x[r : r + 1], y[r : r + 1], torch.zeros(1), objective, steps=30)
+        for mine, theirs in zip(mixed.select(r), alone.select(0), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_the_step_a_gpu_compiles_can_be_traced_and_is_the_same():
+    x, y = data()
+    problem = stacked.Problem(x, y.double(), torch.zeros(3).double(), weighted, torch.ones(3, 2).double(), Optimiser())
+    plain, traced = (Stack((2, 8, 1), [0, 1, 2], dtype=torch.float64) for _ in range(2))
+    stacked.stepper(problem)(plain.parameters, plain.moments)
+    compiled = torch.compile(stacked.stepper(problem), fullgraph=True, dynamic=False, backend="aot_eager")
+    compiled(traced.parameters, traced.moments)
+    for a, b in zip(plain.parameters, traced.parameters, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_blocks_of_tiny_networks_and_single_ones_are_the_same(monkeypatch):
+    x, y = data()
+    stacks = []
+    for size in (2**17, 1):
+        monkeypatch.setattr(stacked, "_BLOCK", size)
+        stacks.append(Stack((2, 30, 20, 1), [5, 6, 7], dtype=torch.float64))
+        stacked.train(stacks[-1], x, y, torch.full((3,), 0.1), logistic, steps=20)
+    for a, b in zip(*(s.parameters for s in stacks), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 

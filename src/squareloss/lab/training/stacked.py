@@ -1,17 +1,18 @@
 """Many small networks at once: R multilayer perceptrons with their own data, seeds and penalties, trained by full batches.
 
 On a GPU the R networks are one batched computation, compiled and replayed as a CUDA graph. On a CPU a batched product is no
-faster than one network after the other, so there each network has a core to itself. Either way a network of the stack is the
-network it would be alone.
+faster than one network after the other, so there each network has a core to itself; only tiny ones, whose steps are mostly
+overhead, are batched there too. Either way a network of the stack is the network it would be alone.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,9 @@ from torch import Tensor
 from squareloss.lab.training.recipes import OPTIMISERS
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # outputs (..., n, width) and labels (..., n) to losses (..., n)
+WeightedObjective = Callable[[Tensor, Tensor, Tensor], Tensor]  # with weights (..., k), a row for each network
 CHUNK = 100  # steps between two reports of progress
+_BLOCK = 2**17  # values of one layer that a CPU's cache holds: so many networks step together there
 
 
 def square(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -111,18 +114,47 @@ def update(parameters: Sequence[Tensor], moments: Sequence[Tensor], gradients: S
             p.add_(g, alpha=-optimiser.lr)
 
 
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a stack is trained on: data (R, n, d) and (R, n), penalties (R,), the loss with its weights (R, k), how to step."""
+
+    x: Tensor
+    labels: Tensor
+    mu: Tensor
+    objective: Any
+    weights: Tensor | None
+    optimiser: Optimiser
+
+    def value(self) -> Callable[[Sequence[Tensor]], Tensor]:
+        """`penalised` as a function of the parameters; plain closures, which torch.compile traces."""
+        x, labels, mu, objective, weights = self.x, self.labels, self.mu, self.objective, self.weights
+        weighted = objective if weights is None else lambda outputs, labels: objective(outputs, labels, weights)
+        return lambda parameters: penalised(parameters, x, labels, mu, weighted)
+
+    def part(self, block: slice) -> Problem:
+        """That of some of the networks."""
+        weights = None if self.weights is None else self.weights[block]
+        return Problem(self.x[block], self.labels[block], self.mu[block], self.objective, weights, self.optimiser)
+
+
 def train(
     stack: Stack,
     x: Tensor,
     labels: Tensor,
     mu: Tensor,
-    objective: Objective,
+    objective: Objective | WeightedObjective,
     *,
     steps: int,
+    weights: Tensor | None = None,
     optimiser: Optimiser | None = None,
     every: int = 0,
     watch: Callable[[int, Stack], None] | None = None,
     progress: Callable[[int], None] | None = None,
+    fuse: bool = True,
+    tf32: bool = False,
 ) -> None:
     """Train all networks of a stack in place.
 
@@ -132,9 +164,12 @@ def train(
         mu: their penalties, (R,).
         objective: the loss, such as `square` or `logistic`.
         steps: full-batch steps.
+        weights: (R, k), handed to the objective as a third argument: so networks with different losses train as one stack.
         optimiser: RMSProp with the paper's settings if None.
         every, watch: after every so many steps `watch(step, stack)` is called, for curves.
         progress: called with the number of steps done, now and then.
+        fuse: compile the step, on a GPU. It takes some ten seconds for each new shape, and pays where products are small.
+        tf32: TF32 products on a GPU, several times as fast.
     """
     optimiser = Optimiser() if optimiser is None else optimiser
     if not len(stack) == len(x) == len(labels) == len(mu):
@@ -143,8 +178,17 @@ def train(
         )
     dtype = stack.parameters[0].dtype
     x, labels, mu = x.to(stack.device, dtype), labels.to(stack.device, dtype), mu.to(stack.device, dtype)
-    advance = _captured if stack.device.type == "cuda" else _on_cores
-    run = advance(stack, x, labels, mu, objective, optimiser)
+    weights = None if weights is None else weights.to(stack.device, dtype)
+    problem = Problem(x, labels, mu, objective, weights, optimiser)
+    with _products(tf32 and stack.device.type == "cuda"):
+        run = _captured(stack, problem, fuse) if stack.device.type == "cuda" else _on_cores(stack, problem)
+        _advance(run, stack, steps, every, watch, progress)
+
+
+def _advance(
+    run: Advance, stack: Stack, steps: int, every: int,
+    watch: Callable[[int, Stack], None] | None, progress: Callable[[int], None] | None,
+) -> None:  # fmt: skip
     done = 0
     while done < steps:
         count = min(steps - done, every - done % every if every else CHUNK)
@@ -156,27 +200,47 @@ def train(
             watch(done, stack)
 
 
-Advance = Callable[[int], None]
+@contextmanager
+def _products(tf32: bool) -> Iterator[None]:
+    """TF32 products for a while, if asked for."""
+    if not tf32:
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
-def _captured(stack: Stack, x: Tensor, labels: Tensor, mu: Tensor, objective: Objective, optimiser: Optimiser) -> Advance:
-    """A function that advances the stack by so many steps: gradient and update compiled together, replayed as a graph."""
+def stepper(problem: Problem) -> Callable[[list[Tensor], list[Tensor]], None]:
+    """One step of a whole stack in place, of parameters and moments: what a GPU records and replays."""
+    value, optimiser = problem.value(), problem.optimiser
 
     def step(parameters: list[Tensor], moments: list[Tensor]) -> None:
-        gradients = torch.func.grad(lambda ps: penalised(ps, x, labels, mu, objective))(parameters)
-        update(parameters, moments, gradients, optimiser)
+        update(parameters, moments, torch.func.grad(value)(parameters), optimiser)
 
-    compiled = torch.compile(step, fullgraph=True, dynamic=False)
+    return step
+
+
+def _captured(stack: Stack, problem: Problem, fuse: bool) -> Advance:
+    """A function that advances the stack by so many steps: gradient and update, compiled together, replayed as a graph."""
+
+    step = stepper(problem)
+    if fuse:
+        torch.compiler.reset()  # or the shapes of earlier stacks count against the limit of recompilations
+    advance = torch.compile(step, fullgraph=True, dynamic=False) if fuse else step
     kept = [t.clone() for t in (*stack.parameters, *stack.moments)]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()  # the copies were made on another stream
     with torch.cuda.stream(stream):
         for _ in range(3):
-            compiled(stack.parameters, stack.moments)
+            advance(stack.parameters, stack.moments)
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
-            compiled(stack.parameters, stack.moments)
+            advance(stack.parameters, stack.moments)
         torch._foreach_copy_([*stack.parameters, *stack.moments], kept)
     stream.synchronize()
 
@@ -189,27 +253,29 @@ def _captured(stack: Stack, x: Tensor, labels: Tensor, mu: Tensor, objective: Ob
     return run
 
 
-def _on_cores(stack: Stack, x: Tensor, labels: Tensor, mu: Tensor, objective: Objective, optimiser: Optimiser) -> Advance:
-    """A function that advances the stack by so many steps: one network per core at a time."""
+def _on_cores(stack: Stack, problem: Problem) -> Advance:
+    """A function that advances the stack by so many steps: one network, or one block of tiny ones, per core at a time."""
+    block = max(1, _BLOCK // (problem.x.shape[-2] * max(stack.widths)))
+    blocks = [slice(i, i + block) for i in range(0, len(stack), block)]
 
-    def one(index: int, count: int) -> None:
+    def one(block: slice, count: int) -> None:
         # copies: views of the stack would share its version counters between threads
-        leaves = [p[index].clone().requires_grad_() for p in stack.parameters]
-        moments = [m[index].clone() for m in stack.moments]
+        value = problem.part(block).value()
+        leaves = [p[block].clone().requires_grad_() for p in stack.parameters]
+        moments = [m[block].clone() for m in stack.moments]
         for _ in range(count):
-            value = penalised(leaves, x[index], labels[index], mu[index], objective)
-            gradients = torch.autograd.grad(value, leaves)
+            gradients = torch.autograd.grad(value(leaves), leaves)
             with torch.no_grad():
-                update(leaves, moments, gradients, optimiser)
+                update(leaves, moments, gradients, problem.optimiser)
         for kept, new in zip((*stack.parameters, *stack.moments), (*leaves, *moments), strict=True):
-            kept[index] = new.detach()
+            kept[block] = new.detach()
 
     def run(count: int) -> None:
-        threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        threads = torch.get_num_threads()
         torch.set_num_threads(1)  # each network's products on one core; the products release the interpreter lock
         try:
-            with ThreadPoolExecutor(cores) as pool:
-                list(pool.map(one, range(len(stack)), [count] * len(stack)))
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(one, blocks, [count] * len(blocks)))
         finally:
             torch.set_num_threads(threads)
 
