@@ -3,10 +3,25 @@
 kernel = NTK()                               # h(u) = u (pi - arccos u) / (2 pi) on the unit sphere
 H = kernel.matrix(to_sphere(x))              # (n, n), float64, tile by tile
 H = finite_width(network, x)                 # of a network as it stands
+f = ridge(to_sphere(x), y, mu=0.1)           # f(to_sphere(z)): predictions
+fs = ridge_path(to_sphere(x), y, mus)        # one for every mu
+f = Spectral.of(to_sphere(x), y).flow(2.0)   # gradient flow at a time
 """
 
 from __future__ import annotations
 
 from squareloss.ntk.kernels import NTK, Kernel, Laplace, TwoLayerNTK, finite_width, to_sphere
+from squareloss.ntk.solve import Solution, Spectral, ridge, ridge_path
 
-__all__ = ["Kernel", "Laplace", "NTK", "TwoLayerNTK", "finite_width", "to_sphere"]
+__all__ = [
+    "Kernel",
+    "Laplace",
+    "NTK",
+    "Solution",
+    "Spectral",
+    "TwoLayerNTK",
+    "finite_width",
+    "ridge",
+    "ridge_path",
+    "to_sphere",
+]

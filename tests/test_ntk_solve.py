@@ -1,0 +1,168 @@
+"""Exact and iterative ridge with a kernel: scikit-learn's KernelRidge, each other, and limits that are known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.kernel_ridge import KernelRidge
+
+from squareloss.ntk import NTK, Laplace, Spectral, TwoLayerNTK, ridge, ridge_path, to_sphere
+from squareloss.ntk.solve import Factor
+
+KERNELS = [NTK(), TwoLayerNTK(), Laplace(0.7)]
+
+
+def problem(n=150, d=3, outputs=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = to_sphere(torch.randn(n, d, generator=generator, dtype=torch.float64))
+    return x, torch.randn(n, outputs, generator=generator, dtype=torch.float64)
+
+
+def relative(found, expected):
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+@pytest.mark.parametrize("mu", [1e-3, 1.0, 100.0])
+def test_ridge_is_sklearns_kernel_ridge(kernel, mu):
+    x, y = problem()
+    z, _ = problem(seed=1)
+    matrix, cross = kernel.matrix(x).numpy(), kernel.matrix(z, x).numpy()
+    expected = KernelRidge(kernel="precomputed", alpha=mu).fit(matrix, y.numpy())
+    found = ridge(x, y, mu, kernel)
+    np.testing.assert_allclose(found.dual.numpy(), expected.dual_coef_, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found(z).numpy(), expected.predict(cross), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("solver", [lambda x, y: ridge(x, y, 0.0), lambda x, y: Spectral.of(x, y).ridge(0.0)])
+def test_no_penalty_interpolates(solver):
+    x, y = problem()
+    torch.testing.assert_close(solver(x, y)(x), y, atol=1e-9, rtol=0)
+    one = solver(x, y[:, 0])
+    assert one.dual.shape == (150,) and one(x[:7]).shape == (7,)
+    torch.testing.assert_close(one(x), y[:, 0], atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 150, 1000])
+def test_blocks_change_nothing(block):
+    x, y = problem()
+    matrix = NTK().matrix(x)
+    whole = matrix + 0.3 * torch.eye(150, dtype=torch.float64)
+    factor = Factor.of(matrix.clone(), 0.3, block=block)
+    lower = factor.matrix.tril()
+    torch.testing.assert_close(lower @ lower.T, whole, atol=1e-14, rtol=0)
+    torch.testing.assert_close(whole @ factor.solve(y), y, atol=1e-12, rtol=0)
+    torch.testing.assert_close(factor.inverse_diagonal(), torch.linalg.inv(whole).diagonal(), atol=1e-12, rtol=1e-12)
+
+
+def test_factorisation_takes_no_second_matrix():
+    x, _ = problem()
+    matrix = NTK().matrix(x)
+    assert Factor.of(matrix, 0.3).matrix.data_ptr() == matrix.data_ptr()
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_a_path_is_its_single_fits(kernel):
+    """Five decades, in no order, with 0 and a value given twice; a column of zeros stays zero."""
+    x, y = problem(n=600, outputs=3)
+    y[:, 1] = 0
+    mus = [1.0, 0.0, *np.logspace(-3, 2, 9).tolist(), 1.0]
+    for mu, found in zip(mus, ridge_path(x, y, mus, kernel), strict=True):
+        expected = ridge(x, y, mu, kernel)
+        assert found.mu == mu and found.residual <= 1e-12
+        assert relative(found.dual, expected.dual) < 1e-8
+        residual = y - kernel.matrix(x) @ found.dual - mu * found.dual
+        assert float((residual.norm(dim=0) / y.norm(dim=0).clamp_min(1)).max()) < 1e-10
+
+
+def test_spectral_is_cholesky():
+    x, y = problem()
+    spectral = Spectral.of(x, y)
+    for mu in (0.01, 1.0, 30.0):
+        assert relative(spectral.ridge(mu).dual, ridge(x, y, mu).dual) < 1e-10
+    torch.testing.assert_close(spectral.flow(math.inf, 0.5).dual, spectral.ridge(0.5).dual)
+
+
+def test_flow_solves_its_equation():
+    """d a / dt = y - (H + mu) a from a = 0, by small steps of Runge and Kutta; steps of descent get there too."""
+    x, y = problem(n=40)
+    h, mu = NTK().matrix(x), 0.2
+    a, dt, slope = torch.zeros_like(y), 1 / 64, lambda a: y - h @ a - mu * a
+    for _ in range(128):
+        k1 = slope(a)
+        k2 = slope(a + dt / 2 * k1)
+        k3 = slope(a + dt / 2 * k2)
+        a = a + dt / 6 * (k1 + 2 * k2 + 2 * k3 + slope(a + dt * k3))
+    found = Spectral.of(x, y).flow(2.0, mu)
+    assert relative(found.dual, a) < 1e-6
+    descent, zeta = torch.zeros_like(y), 1e-4
+    for _ in range(10_000):
+        descent = descent + 2 * zeta * slope(descent)
+    assert relative(found.dual, descent) < 1e-3
+
+
+def test_flow_in_directions_the_kernel_cannot_see():
+    """Antipodal pairs: some eigenvalues are zero, and there a grows as t y."""
+    x, y = problem(n=20, d=1)
+    x = torch.cat([x, -x])
+    y = torch.cat([y, y])
+    spectral = Spectral.of(x, y)
+    assert bool(spectral.flow(10.0).dual.isfinite().all())
+    assert relative(spectral.flow(1e-6).dual, 1e-6 * y) < 1e-4
+
+
+def test_leave_one_out_is_leaving_one_out():
+    x, y = problem(n=30)
+    found = Spectral.of(x, y).leave_one_out(0.1)
+    factor = Factor.of(NTK().matrix(x), 0.1)
+    by_factor = y - factor.solve(y) / factor.inverse_diagonal().unsqueeze(1)
+    for i in range(30):
+        keep = torch.arange(30) != i
+        expected = ridge(x[keep], y[keep], 0.1)(x[i : i + 1])[0]
+        torch.testing.assert_close(found[i], expected, atol=1e-10, rtol=0)
+        torch.testing.assert_close(by_factor[i], expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_repeated_points_need_a_penalty(kernel):
+    x, y = problem(n=50)
+    x[7], x[9] = x[1], x[2]
+    with pytest.raises(ValueError, match="mu = 0, but 2 of 50 points are repeated.*raise mu"):
+        ridge(x, y, 0.0, kernel)
+    with pytest.raises(ValueError, match="singular kernel matrix"):
+        Spectral.of(x, y, kernel).ridge(0.0)
+    assert bool(ridge(x, y, 1e-6, kernel).dual.isfinite().all())
+
+
+def test_antipodal_pairs_make_the_ntk_singular():
+    x, y = problem(n=8, d=2)  # in the plane after the bias: more than three pairs in three dimensions
+    with pytest.raises(ValueError, match="mu = 0, but it is singular"):
+        ridge(torch.cat([x, -x]), torch.cat([y, y]), 0.0)
+
+
+def test_bad_input():
+    x, y = problem(n=20)
+    for bad in (-1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="expected a finite lambda >= 0"):
+            ridge(x, y, bad)
+    with pytest.raises(ValueError, match=r"expected y of shape \(20,\)"):
+        ridge(x, y[:5], 1.0)
+    with pytest.raises(ValueError, match="finite y"):
+        ridge(x, y * math.nan, 1.0)
+    with pytest.raises(ValueError, match="unit sphere"):
+        ridge(2 * x, y, 1.0)
+    with pytest.raises(MemoryError, match="at most 1e-06 GB on cpu, got a problem that needs 3.2e-06 GB"):
+        ridge(x, y, 1.0, memory_gb=1e-6)
+    with pytest.raises(ValueError, match="time >= 0"):
+        Spectral.of(x, y).flow(-1.0)
+
+
+def test_progress(capsys, monkeypatch):
+    x, y = problem(n=600)
+    clock = iter(range(1000))
+    monkeypatch.setattr("squareloss.ntk._progress.time.monotonic", lambda: next(clock))
+    ridge(x, y, 1.0, progress=True)
+    assert "factorisation:" in capsys.readouterr().err
+    ridge(x, y, 1.0)
+    assert capsys.readouterr().err == ""
