@@ -12,7 +12,10 @@ from squareloss.lab.runs import Study
 from squareloss.lab.studies.names import choose
 
 # name -> "module:attribute" of a study; a module is imported only when it is asked for
-STUDIES: dict[str, str] = {}
+STUDIES: dict[str, str] = {
+    "spirals": "squareloss.lab.studies.spirals:STUDY",
+    "sine": "squareloss.lab.studies.sine:STUDY",
+}
 
 
 def get(name: str) -> Study:

@@ -1,0 +1,160 @@
+"""Networks of many cells and replications trained as stacks: what the studies on synthetic data share.
+
+A cell of such a study is one loss, one penalty mu and one reading of the paper; its replications are inside it. On a GPU all
+cells of a group that have the same shape train together, split where the memory asks for it; on a CPU one cell after the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from squareloss.lab.data.replications import Split, network_seed
+from squareloss.lab.data.synthetic import Sample
+from squareloss.lab.runs import Context, Job
+from squareloss.lab.studies.one_output import LOSSES, blended
+from squareloss.lab.training import stacked
+from squareloss.lab.training.stacked import Optimiser, Stack, forward
+
+PENALTIES = ("sum", "mean")
+MOST = 8 * 10**8  # networks x points x width that train together on a GPU: 200 of the paper's sine networks, some 25 GB
+FEW = 50  # networks: the step of a smaller stack is not worth compiling
+_EVALUATED = 2 * 10**8  # networks x points x width that are evaluated at once
+
+Draw = Callable[[Job], Split]
+
+
+@dataclass
+class Trained:
+    """The networks of one job, one per replication, with their data and training curve.
+
+    Arguments:
+        job: the job.
+        parameters: weights and biases, (R, out, in) and (R, out).
+        data: training, validation and test samples, on the device of the networks.
+        steps: at which the curve was noted.
+        losses, errors: training loss without penalty, and training error, (R,) for each of these steps.
+        seconds: of training, the job's share.
+    """
+
+    job: Job
+    parameters: list[Tensor]
+    data: Split
+    steps: list[int] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+    errors: list[Tensor] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.parameters[0])
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor) -> Tensor:
+        """f (R, n) at points (R, n, 2), or at the same points (n, 2) for all; in float32, part by part."""
+        x = x if x.ndim == 3 else x.expand(len(self), *x.shape)
+        rows = max(1, _EVALUATED // (x.shape[1] * self.parameters[0].shape[1]))
+        parts = [slice(i, i + rows) for i in range(0, len(self), rows)]
+        return torch.cat([forward([p[part] for p in self.parameters], x[part]).squeeze(-1) for part in parts])
+
+    def one(self, index: int) -> Callable[[Tensor], Tensor]:
+        """One network as a function of points (m, 2)."""
+        parameters = [p[index] for p in self.parameters]
+        return lambda x: forward(parameters, x).squeeze(-1)
+
+    def error(self, sample: Sample, outputs: Tensor | None = None) -> list[float]:
+        """Share of a sample that is classified wrong, by replication."""
+        f = self.outputs(sample.x) if outputs is None else outputs
+        return rounded(((f > 0) != (sample.y > 0)).float().mean(-1))
+
+
+def trained(jobs: Sequence[Job], context: Context, draw: Draw, every: int = 0) -> Iterator[Trained]:
+    """Train the networks of jobs of equal shape; each job's in turn, ready to be measured.
+
+    Arguments:
+        jobs: with the spec's entries loss, mu, penalty, lr, n, width, steps and replications.
+        context: device and progress.
+        draw: the data of a job's replications.
+        every: steps between two notes of the training curve; 0 for none.
+    """
+    for chunk in chunks(jobs, context.device):
+        yield from _together(chunk, context, draw, every)
+        if context.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+
+
+def chunks(jobs: Sequence[Job], device: str) -> list[list[Job]]:
+    """Jobs that train together: of one shape, and on a GPU as many as `MOST` allows; on a CPU one at a time."""
+    found: list[list[Job]] = []
+    for job in sorted(jobs, key=_shape):  # a stable order, whatever was asked for
+        last = found[-1] if found else []
+        fits = sum(_size(other) for other in last) + _size(job) <= MOST
+        if last and device.startswith("cuda") and fits and _shape(last[0]) == _shape(job):
+            last.append(job)
+        else:
+            found.append([job])
+    return found
+
+
+def _shape(job: Job) -> tuple[float, ...]:
+    return tuple(job.cell.spec[key] for key in ("n", "width", "steps", "lr"))
+
+
+def _size(job: Job) -> int:
+    spec = job.cell.spec
+    return int(spec["replications"] * spec["n"] * spec["width"])
+
+
+def _together(jobs: Sequence[Job], context: Context, draw: Draw, every: int) -> Iterator[Trained]:
+    started = time.perf_counter()
+    spec = jobs[0].cell.spec
+    data = [_on(draw(job), context.device) for job in jobs]
+    numbers = [(job, r) for job in jobs for r in range(job.cell.spec["replications"])]
+    stack = Stack((2, spec["width"], spec["width"], 1), [network_seed(r, j.seed) for j, r in numbers], device=context.device)
+    x, y = (torch.cat([getattr(split.train, name) for split in data]) for name in ("x", "y"))
+    weights = torch.tensor([LOSSES[job.cell.spec["loss"]] for job, _ in numbers], device=context.device)
+    steps: list[int] = []
+    curves: list[tuple[Tensor, Tensor]] = []
+
+    def watch(step: int, stack: Stack) -> None:
+        with torch.no_grad():
+            f = stack(x)
+            labels = y.to(f.dtype)
+            wrong = (f.squeeze(-1) > 0) != (y > 0)
+            curves.append((blended(f, labels, weights).mean(-1).cpu(), wrong.float().mean(-1).cpu()))
+        steps.append(step)
+
+    def progress(done: int) -> None:
+        for job in jobs:
+            context.report(job, done, spec["steps"])
+
+    stacked.train(
+        stack, x, y, torch.tensor([penalty(job.cell.spec) for job, _ in numbers]), blended, steps=spec["steps"],
+        weights=weights, optimiser=Optimiser(lr=spec["lr"]), every=every, watch=watch, progress=progress,
+        fuse=len(numbers) >= FEW, tf32=True,
+    )  # fmt: skip
+    seconds = (time.perf_counter() - started) / len(numbers)
+    first = 0
+    for job, split in zip(jobs, data, strict=True):
+        mine = slice(first, first := first + job.cell.spec["replications"])
+        losses, errors = ([curve[i][mine] for curve in curves] for i in (0, 1))
+        yield Trained(job, [p[mine] for p in stack.parameters], split, steps, losses, errors, seconds * len(split.train.x))
+
+
+def penalty(spec: dict[str, Any] | Any) -> float:
+    """mu of mean loss + (mu / n) |W|^2: as it is where the paper's sum of losses is meant, times n where its mean is."""
+    return float(spec["mu"] * (spec["n"] if spec["penalty"] == "mean" else 1))
+
+
+def _on(split: Split, device: str) -> Split:
+    return Split(*(Sample(*(tensor.to(device) for tensor in sample)) for sample in split))
+
+
+def rounded(values: Tensor | Sequence[float], digits: int = 4) -> list[float]:
+    """Plain numbers of so many significant digits, so that results stay small."""
+    plain = values.tolist() if isinstance(values, Tensor) else values
+    return [float(f"{value:.{digits}g}") for value in plain]

@@ -1,0 +1,175 @@
+"""A sine on the square, not separable: whose probabilities are nearer the truth? (Section 5.1 and its appendix.)
+
+    squareloss reproduce sine --scale laptop                  about 6 minutes on 2 cores
+    squareloss reproduce sine --scale paper --device cuda     some 5 minutes on an H200, by its arithmetic
+    squareloss reproduce sine --set reading=clipped           another reading; also penalty=mean and lr=0.01
+
+Networks 2-500-500-1, n = 8000 on [-1, 1]^2, RMSProp, 2000 iterations, mu in {0, .001, .01, .1, 1}, 40 replications. To expect
+at the mu of the least validation error: an error of about .167 for both losses, an L_inf calibration error of about .22 for
+square loss and .29 for cross-entropy with l2. Beyond the paper, at mu = .01 and with 5 replications: n from 500 to 32,000 and
+widths from 50 to 4000. Within a replication all cells have the same data and initial weights, so that differences are paired.
+TF32 products in training on a GPU, float32 in all that is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from squareloss.lab.data.replications import Split, sine_split
+from squareloss.lab.data.synthetic import READINGS, sine_eta
+from squareloss.lab.report.fields import pack
+from squareloss.lab.runs import Cell, Context, Job, Result
+from squareloss.lab.studies.boundary import lattice
+from squareloss.lab.studies.names import choose
+from squareloss.lab.studies.one_output import LOSSES, other_readings, probabilities, temperatures
+from squareloss.lab.studies.replicated import PENALTIES, Trained, rounded, trained
+
+MUS = (0.0, 0.001, 0.01, 0.1, 1.0)
+SIDE, COARSE = 201, 5  # lattice points in each direction, and every how many are kept for figures
+BINS, WIDEST = 80, 0.4  # of the histogram of pointwise errors
+PAIR = ("SL", "CE")  # the paper's losses: other readings, slopes and figures are for these
+BEST = 0.01  # mu of readings and slopes: at or near the best for both
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a scale is: `few` replications for other readings and slopes, `ns` and `widths` beside the main ones."""
+
+    n: int
+    width: int
+    steps: int
+    replications: int
+    few: int
+    ns: tuple[int, ...]
+    widths: tuple[int, ...]
+    mus: tuple[float, ...] = MUS
+    held_out: int = 10_000
+
+
+SIZES = {
+    "smoke": Size(60, 8, 20, 2, 2, (30,), (4,), (0.0, 0.01), 200),
+    "laptop": Size(2000, 100, 2000, 5, 3, (500, 1000), (25, 50)),
+    "paper": Size(8000, 500, 2000, 40, 5, (500, 1000, 2000, 4000, 16_000, 32_000), (50, 100, 250, 1000, 2000, 4000)),
+}
+
+
+@dataclass(frozen=True)
+class Sine:
+    """The study. `reading`, `penalty` and `lr` are readings; each other one has cells of its own beside the main ones."""
+
+    reading: str = "affine"
+    penalty: str = "sum"
+    lr: float = 0.001
+    name: str = "sine"
+    summary: str = "classes that overlap: calibration error of square loss and cross-entropy against the true probability"
+    cost: Mapping[str, str] = field(
+        default_factory=lambda: {"smoke": "seconds", "laptop": "6 minutes on 2 cores", "paper": "5 minutes on an H200"}
+    )
+    seeds: Mapping[str, int] = field(default_factory=lambda: {"smoke": 1, "laptop": 1, "paper": 1})
+    options: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "reading": f"of eta = sin(sqrt2 pi |x|), which turns negative: {', '.join(READINGS)}",
+            "penalty": "sum or mean: mu |W|^2 beside the sum of the losses (the paper's text), or beside their mean",
+            "lr": "RMSProp's learning rate; 0.001, or torch's default 0.01",
+        }
+    )
+
+    def __post_init__(self) -> None:
+        choose("reading", self.reading, READINGS)
+        choose("penalty", self.penalty, PENALTIES)
+
+    def cells(self, scale: str) -> list[Cell]:
+        """Every loss and mu; the paper's two losses under other readings, with other numbers of points and other widths."""
+        size = SIZES[scale]
+        found = [self._cell(scale, loss, mu, size.replications) for loss in LOSSES for mu in size.mus]
+        for other in self._other_readings():
+            mus = [mu for mu in size.mus if mu] if "penalty" in other else [BEST]  # the reading changes what mu means
+            found += [self._cell(scale, loss, mu, size.few, other) for loss in PAIR for mu in mus]
+        slopes = [{"n": n} for n in size.ns] + [{"width": width} for width in size.widths]
+        return found + [self._cell(scale, loss, BEST, size.few, other) for other in slopes for loss in PAIR]
+
+    def _other_readings(self) -> list[dict[str, Any]]:
+        penalty, lr = ("sum" if self.penalty == "mean" else "mean"), (0.001 if self.lr == 0.01 else 0.01)
+        return [*({"reading": reading} for reading in READINGS if reading != self.reading), {"penalty": penalty}, {"lr": lr}]
+
+    def _cell(self, scale: str, loss: str, mu: float, replications: int, other: Mapping[str, Any] | None = None) -> Cell:
+        size, other = SIZES[scale], other or {}
+        spec: dict[str, Any] = {
+            "task": "sine", "loss": loss, "mu": mu, "reading": self.reading, "penalty": self.penalty, "lr": self.lr,
+            "n": size.n, "width": size.width, "steps": size.steps, "replications": replications, "held_out": size.held_out,
+            "changed": next(iter(other), ""), **other,
+        }  # fmt: skip
+        suffix = "".join(f"-{key}={value}" for key, value in other.items())
+        paper = scale == "paper"
+        group = f"n{spec['n']}-width{spec['width']}-lr{spec['lr']:g}" if paper else ""
+        return Cell(f"{loss}-mu{mu:g}{suffix}", spec, group, gpus=1 if paper else 0)
+
+    def run(self, jobs: Sequence[Job], context: Context) -> Iterator[Result]:
+        """Train all networks of the jobs, then measure job by job."""
+        for networks in trained(jobs, context, data_of):
+            started = time.perf_counter()
+            metrics = measured(networks)
+            yield Result(networks.job, metrics, seconds=networks.seconds + time.perf_counter() - started)
+
+
+def data_of(job: Job) -> Split:
+    """The data of a job's replications."""
+    spec = job.cell.spec
+    return sine_split(range(spec["replications"]), spec["n"], spec["held_out"], spec["reading"], job.seed)
+
+
+def measured(networks: Trained) -> dict[str, Any]:
+    """Errors and calibration errors as lists over replications, for every reading of the outputs; fields for figures."""
+    spec, data = networks.job.cell.spec, networks.data
+    loss, test = spec["loss"], data.test
+    grid = lattice(1.0, SIDE, test.x.device).view(-1, 2)
+    truth = sine_eta(grid, spec["reading"])
+    f_validation, f_test, f_grid = (networks.outputs(x) for x in (data.validation.x, test.x, grid))
+    scale = temperatures(f_validation, data.validation.y)
+    p_test, p_grid = probabilities(loss, f_test), probabilities(loss, f_grid)
+    found: dict[str, Any] = {
+        "validation_error": networks.error(data.validation, f_validation),
+        "test_error": networks.error(test, f_test),
+        **calibration(p_test - test.eta, p_grid - truth),
+        "also": {},
+    }
+    others = other_readings(loss, f_grid, scale)
+    for name, p in other_readings(loss, f_test, scale).items():
+        found["also"][name] = calibration(p - test.eta, others[name] - truth)
+    if loss == "CE":
+        found["temperature"] = rounded(scale)
+    if loss in PAIR and not spec["changed"]:
+        found["figures"] = pictures(p_test[0] - test.eta[0], p_grid, truth)
+    return found
+
+
+def calibration(at_test: Tensor, on_grid: Tensor) -> dict[str, list[float]]:
+    """Largest and mean |p - eta| by replication, over the test points (R, n) and over the lattice (R, m)."""
+    return {
+        "linf_grid": rounded(on_grid.abs().amax(-1)),
+        "linf_test": rounded(at_test.abs().amax(-1)),
+        "l1_grid": rounded(on_grid.abs().mean(-1)),
+        "l1_test": rounded(at_test.abs().mean(-1)),
+    }
+
+
+def pictures(errors: Tensor, p_grid: Tensor, truth: Tensor) -> dict[str, Any]:
+    """The first replication's histogram of p - eta at the test points and its p on a coarse lattice; mean |p - eta| of all."""
+
+    def thin(field: Tensor) -> Tensor:
+        return field.view(SIDE, SIDE)[::COARSE, ::COARSE].cpu()
+
+    return {
+        "histogram": torch.histc(errors.clamp(-WIDEST, WIDEST).cpu(), BINS, -WIDEST, WIDEST).int().tolist(),
+        "surface": pack(thin(p_grid[0])),
+        "error": pack(thin((p_grid - truth).abs().mean(0))),
+    }
+
+
+STUDY = Sine()
