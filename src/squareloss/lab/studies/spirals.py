@@ -107,7 +107,7 @@ class Spirals:
         spec = {
             "task": "spirals", "loss": loss, "mu": mu, **here, **other, "n": 200, "width": size.width, "steps": size.steps,
             "replications": replications, "held_out": size.held_out, "side": size.side, "every": size.every,
-            "other_reading": next(iter(other), ""),
+            "changed": next(iter(other), ""),
         }  # fmt: skip
         suffix = "".join(f"-{key}={value}" for key, value in other.items())
         paper = scale == "paper"
@@ -137,7 +137,7 @@ def measured(networks: Trained) -> dict[str, Any]:
         "sparse_error": sparse_error(networks),
         "unrest": rounded(unrest(torch.stack(networks.losses))) if networks.losses else [],
     }
-    keep = spec["loss"] in DRAWN and not spec["other_reading"]
+    keep = spec["loss"] in DRAWN and not spec["changed"]
     margins, lines = traced(networks, spec["side"], INSTANCES if keep else 0)
     found |= margins
     if keep:
