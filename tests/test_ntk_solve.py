@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.kernel_ridge import KernelRidge
 
-from squareloss.ntk import NTK, Laplace, Spectral, TwoLayerNTK, ridge, ridge_path, to_sphere
+from squareloss.ntk import NTK, Laplace, Nystrom, Spectral, TwoLayerNTK, conjugate_gradients, ridge, ridge_path, to_sphere
 from squareloss.ntk.solve import Factor
 
 KERNELS = [NTK(), TwoLayerNTK(), Laplace(0.7)]
@@ -158,11 +158,73 @@ def test_bad_input():
         Spectral.of(x, y).flow(-1.0)
 
 
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_conjugate_gradients_is_cholesky(kernel, dtype):
+    """To the residual it states, which is the true one; in float32, too, beyond the digits of float32."""
+    x, y = problem(n=500, outputs=3)
+    y[:, 1] = 0
+    for mu in (0.01, 1.0):
+        found = conjugate_gradients(x, y, mu, kernel, tolerance=1e-9, rank=80, dtype=dtype)
+        residual = y - kernel.matrix(x) @ found.dual - mu * found.dual
+        true = float((residual.norm(dim=0) / y.norm(dim=0).clamp_min(1e-300)).max())
+        assert found.residual <= 1e-9 and true == pytest.approx(found.residual, rel=0.01, abs=1e-13)
+        expected = ridge(x, y, mu, kernel).dual
+        # |a - a'| <= |residual| / mu
+        assert float((found.dual - expected).norm(dim=0).max()) <= 1.01e-9 * float(y.norm(dim=0).max()) / mu
+        assert float(found.dual[:, 1].abs().max()) == 0
+
+
+def test_the_preconditioner_is_its_formula():
+    """P^-1 from the eigenvectors of F F', and the full sample makes P proportional to H + mu."""
+    x, y = problem(n=60)
+    for rank in (20, 60):
+        nystrom = Nystrom.of(NTK(), x, rank)
+        s, u = torch.linalg.eigh(nystrom.factor @ nystrom.factor.T)
+        s, u = s[-rank:], u[:, -rank:]
+        expected = (u * ((s[0] + 0.3) / (s + 0.3) - 1)) @ (u.T @ y) + y
+        torch.testing.assert_close(nystrom.at(0.3)(y), expected, atol=1e-9, rtol=0)
+    assert relative(nystrom.factor @ nystrom.factor.T, NTK().matrix(x)) < 1e-9
+
+
+def test_a_preconditioner_saves_iterations_and_serves_every_mu():
+    x, y = problem(n=800)
+    one, many = Nystrom.of(NTK(), x, 1), Nystrom.of(NTK(), x, 300)
+    slow = conjugate_gradients(x, y, 0.1, preconditioner=one)
+    quick = conjugate_gradients(x, y, 0.1, preconditioner=many)
+    assert quick.iterations < slow.iterations / 2
+    warm = conjugate_gradients(x, y, 0.095, preconditioner=many, start=quick.dual)
+    cold = conjugate_gradients(x, y, 0.095, preconditioner=many)
+    assert warm.iterations < cold.iterations and warm.residual <= 1e-6
+    assert conjugate_gradients(x, y, 0.1, preconditioner=many, start=quick.dual).iterations == 0
+
+
+def test_repeated_points_and_one_column():
+    x, y = problem(n=100)
+    x[50:] = x[:50]
+    found = conjugate_gradients(x, y[:, 0], 0.5, rank=100, tolerance=1e-10)
+    assert found.dual.shape == (100,)
+    assert relative(found.dual, ridge(x, y[:, 0], 0.5).dual) < 1e-9
+
+
+def test_conjugate_gradients_says_if_it_did_not_get_there():
+    x, y = problem(n=300)
+    with pytest.warns(RuntimeWarning, match="relative residual of 1e-06, got .* after 3 iterations; raise rank"):
+        found = conjugate_gradients(x, y, 1e-4, rank=5, max_iterations=3)
+    assert found.residual > 1e-6 and found.iterations == 3
+    with pytest.raises(ValueError, match="mu > 0.*ridge"):
+        conjugate_gradients(x, y, 0.0)
+    with pytest.raises(MemoryError, match="at most 1e-06 GB"):
+        conjugate_gradients(x, y, 1.0, memory_gb=1e-6)
+
+
 def test_progress(capsys, monkeypatch):
     x, y = problem(n=600)
     clock = iter(range(1000))
     monkeypatch.setattr("squareloss.ntk._progress.time.monotonic", lambda: next(clock))
     ridge(x, y, 1.0, progress=True)
     assert "factorisation:" in capsys.readouterr().err
+    conjugate_gradients(x, y, 1.0, progress=True, rank=20)
+    assert "conjugate gradients:" in capsys.readouterr().err
     ridge(x, y, 1.0)
     assert capsys.readouterr().err == ""

@@ -10,6 +10,7 @@ f = Spectral.of(to_sphere(x), y).flow(2.0)   # gradient flow at a time
 
 from __future__ import annotations
 
+from squareloss.ntk.iterative import Nystrom, conjugate_gradients
 from squareloss.ntk.kernels import NTK, Kernel, Laplace, TwoLayerNTK, finite_width, to_sphere
 from squareloss.ntk.solve import Solution, Spectral, ridge, ridge_path
 
@@ -17,9 +18,11 @@ __all__ = [
     "Kernel",
     "Laplace",
     "NTK",
+    "Nystrom",
     "Solution",
     "Spectral",
     "TwoLayerNTK",
+    "conjugate_gradients",
     "finite_width",
     "ridge",
     "ridge_path",

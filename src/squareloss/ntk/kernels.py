@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss import _checks
+from squareloss.attacks._network import _strict
 
 SNAP = 8.0  # units of rounding
 CPU_TILE, CUDA_TILE = 512, 8192  # two tiles stay in the cache of a core; a GPU wants long loops
@@ -68,10 +70,11 @@ class Kernel(ABC):
         """
         left, right = _pair(x, z, dtype)
         out = _room(len(left), len(right), left, out)
-        for i, j, values in _tiles(self, left, right, tile, symmetric=z is None):
-            torch.mul(values, self.scale_of_values, out=out[i, j])
-            if z is None:
-                out[j, i] = out[i, j].T if i != j else _mirrored(out[i, j])
+        with _full_precision(dtype):
+            for i, j, values in _tiles(self, left, right, tile, symmetric=z is None):
+                torch.mul(values, self.scale_of_values, out=out[i, j])
+                if z is None:
+                    out[j, i] = out[i, j].T if i != j else _mirrored(out[i, j])
         if z is None:
             out.fill_diagonal_(self.diagonal)
         return out
@@ -100,7 +103,8 @@ class Kernel(ABC):
                 f"expected v of shape ({len(right)},) or ({len(right)}, K) on {left.device}, got {tuple(v.shape)} on {v.device}"
             )
         thin = (v if v.ndim == 2 else v.unsqueeze(1)).double() * self.scale_of_values
-        answer = _product(self, left, right, thin, tile, z is None, progress)
+        with _full_precision(dtype):
+            answer = _product(self, left, right, thin, tile, z is None, progress)
         return answer if v.ndim == 2 else answer.squeeze(1)
 
 
@@ -297,6 +301,11 @@ def _product(
             done += rows * (rows + 1) // 2 if symmetric and i == j else rows * columns
             progress(done / total)
     return out
+
+
+def _full_precision(dtype: torch.dtype) -> AbstractContextManager[None]:
+    """Float32 means float32 on a GPU, whatever the user chose for products elsewhere."""
+    return _strict() if dtype == torch.float32 else nullcontext()
 
 
 def _free(device: torch.device) -> float:

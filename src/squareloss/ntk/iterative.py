@@ -1,0 +1,199 @@
+"""Ridge with a kernel beyond the memory for its matrix: conjugate gradients with a Nystrom preconditioner.
+
+It solves (H + mu I) a = y, as `solve` does and with the same mu, by products with H that are formed tile by tile and never
+stored. What is stored is the preconditioner, n x rank numbers. All columns of y share every product.
+
+The kernel's large eigenvalues are what makes conjugate gradients slow, and a sample of r points sees them: with their columns
+H_nr and F F' = H_nr H_rr^-1 H_rn (Nystrom), of eigenvalues s_1 >= ... >= s_r and eigenvectors u_j, the preconditioner is
+
+    P^-1 = sum_j (s_r + mu) / (s_j + mu) u_j u_j' + (I - sum_j u_j u_j'),
+
+so that the work left depends on s_r / mu alone (Frangella, Tropp and Udell, 2023).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from squareloss.ntk._progress import Line
+from squareloss.ntk.kernels import Kernel, check_memory
+from squareloss.ntk.solve import Solution, problem
+from squareloss.ridge import check_lambda
+
+ROWS = 8192  # of the preconditioner at a time
+ROUNDS = 20  # of refinement, at most
+
+
+@dataclass(frozen=True)
+class Nystrom:
+    """A low-rank approximation F F' of a kernel matrix, for any mu.
+
+    Attributes:
+        factor: F, (n, r). values: (r,) eigenvalues of F'F, ascending. vectors: (r, r) their eigenvectors.
+    """
+
+    factor: Tensor
+    values: Tensor
+    vectors: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Kernel,
+        points: Tensor,
+        rank: int,
+        *,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+        progress: bool = False,
+    ) -> Nystrom:
+        """Sample `rank` of the points (n, d) uniformly, by the seed; F is stored in this dtype, computed in float64."""
+        n, line = len(points), Line("preconditioner", progress)
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:rank]
+        chosen = points[order.to(points.device)]
+        core = kernel.matrix(chosen)
+        core.diagonal().add_(1e-12 * rank * kernel.diagonal)  # repeated points
+        core = torch.linalg.cholesky(core)
+        factor = points.new_empty(n, rank, dtype=dtype)
+        gram = torch.zeros_like(core)
+        for i in range(0, n, ROWS):
+            part = torch.linalg.solve_triangular(core, kernel.matrix(chosen, points[i : i + ROWS]), upper=False)  # (r, rows)
+            factor[i : i + ROWS] = part.T
+            gram.addmm_(part, part.T)
+            line(min(1.0, (i + ROWS) / n))
+        line.close()
+        values, vectors = torch.linalg.eigh(gram)
+        return cls(factor, values.clamp_min(float(values[-1]) * 1e-14), vectors)
+
+    def at(self, mu: float) -> Callable[[Tensor], Tensor]:
+        """v -> P^-1 v, for v (n, K) in float64."""
+        least = self.values[0] + mu
+        middle = (self.vectors * ((least / (self.values + mu) - 1) / self.values)) @ self.vectors.T
+
+        def apply(v: Tensor) -> Tensor:
+            inner = middle @ (self.factor.T @ v.to(self.factor.dtype)).double()
+            return v + (self.factor @ inner.to(self.factor.dtype)).double()
+
+        return apply
+
+
+def conjugate_gradients(
+    x: Tensor,
+    y: Tensor,
+    mu: float,
+    kernel: Kernel | None = None,
+    *,
+    tolerance: float = 1e-6,
+    rank: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    max_iterations: int = 1000,
+    start: Tensor | None = None,
+    preconditioner: Nystrom | None = None,
+    seed: int = 0,
+    tile: int | None = None,
+    memory_gb: float | None = None,
+    progress: bool = False,
+) -> Solution:
+    """Solve (H + mu I) a = y to a relative residual |y - (H + mu) a| / |y| <= tolerance in every column, without storing H.
+
+    The residual that ends it, and that the solution reports, is computed afresh in float64. With dtype=float32 the products
+    on the way are in float32, two to three times as fast, and what their rounding leaves is solved for again.
+
+    Arguments:
+        x, y, kernel: as in `ridge`. mu: > 0.
+        rank: of the preconditioner; 10 sqrt(n), but 5,000 at most, if None. More pays where mu is small.
+        dtype: float64 or float32, of the products on the way and of the preconditioner.
+        max_iterations: products on the way, at most; a warning says if that was too few.
+        start: a (n,) or (n, K) to begin at, such as the solution at a mu nearby.
+        preconditioner: one made before for the same points; it serves every mu.
+        seed: of the points the preconditioner samples.
+        tile: as in `Kernel.matrix`. memory_gb: as in `ridge`, for the preconditioner.
+        progress: show it.
+    """
+    points, targets, kernel = problem(x, y, kernel)
+    check_lambda(mu)
+    if mu == 0 or not tolerance > 0:
+        raise ValueError(f"expected mu > 0 and tolerance > 0, got mu = {mu}, tolerance = {tolerance}; mu = 0 needs `ridge`")
+    if preconditioner is None:
+        rank = min(len(points), rank or min(5000, math.ceil(10 * len(points) ** 0.5)))
+        check_memory(len(points) * rank * dtype.itemsize, points.device, None if memory_gb is None else memory_gb * 1e9)
+        preconditioner = Nystrom.of(kernel, points, rank, seed=seed, dtype=dtype, progress=progress)
+    system = _System(kernel, points, mu, tile, preconditioner.at(mu), Line("conjugate gradients", progress))
+    goal = tolerance * targets.norm(dim=0)
+    dual = torch.zeros_like(targets) if start is None else start.reshape_as(targets).double().clone()
+    residual = targets if start is None else targets - system.times(dual, torch.float64)
+    iterations = 0
+    for _ in range(ROUNDS):
+        if bool((residual.norm(dim=0) <= goal).all()) or iterations >= max_iterations:
+            break
+        step, count = system.descend(residual, goal, dtype, max_iterations - iterations)
+        dual, iterations = dual + step, iterations + count
+        residual = targets - system.times(dual, torch.float64)
+    system.line.close()
+    reached = float((residual.norm(dim=0) / targets.norm(dim=0).clamp_min(1e-300)).max())
+    if reached > tolerance:
+        warnings.warn(_unfinished(reached, tolerance, iterations), RuntimeWarning, stacklevel=2)
+    return Solution(kernel, points, dual.view_as(y), mu, reached, iterations)
+
+
+@dataclass(frozen=True)
+class _System:
+    """H + mu I and its preconditioner."""
+
+    kernel: Kernel
+    points: Tensor
+    mu: float
+    tile: int | None
+    precondition: Callable[[Tensor], Tensor]
+    line: Line
+
+    def times(self, v: Tensor, dtype: torch.dtype) -> Tensor:
+        """(H + mu I) v."""
+        return self.kernel.product(self.points, None, v, tile=self.tile, dtype=dtype) + self.mu * v
+
+    def descend(self, rhs: Tensor, goal: Tensor, dtype: torch.dtype, limit: int) -> tuple[Tensor, int]:
+        """Conjugate gradients from 0, every column by itself, until each residual's norm is half its goal; and how many steps.
+
+        In float32 a residual is trusted over four decades, and the rest is left to another round.
+        """
+        floor = 1e-4 if dtype == torch.float32 else 1e-12
+        goal = torch.maximum(goal / 2, floor * rhs.norm(dim=0))
+        begin, a, r = rhs.norm(dim=0), torch.zeros_like(rhs), rhs.clone()
+        p = z = self.precondition(r)
+        rz = (r * z).sum(0)
+        count = 0
+        while count < limit:
+            count += 1
+            active = r.norm(dim=0) > goal
+            q = self.times(p, dtype)
+            alpha = torch.where(active, rz / (p * q).sum(0), 0.0)
+            a += alpha * p
+            r -= alpha * q
+            norm = r.norm(dim=0)
+            self._report(norm, begin, goal)
+            if bool((norm <= goal).all()):
+                break
+            z = self.precondition(r)
+            new = (r * z).sum(0)
+            p = z + torch.where(active, new / rz, 0.0) * p
+            rz = new
+        return a, count
+
+    def _report(self, norm: Tensor, begin: Tensor, goal: Tensor) -> None:
+        if self.line.show:
+            left = (norm / begin).nan_to_num()
+            share = (left.log() / (goal / begin).log()).clamp(0, 1).nan_to_num(1.0)
+            self.line(float(share.min()), f", residual {float(left.max()):.1e}")
+
+
+def _unfinished(reached: float, tolerance: float, iterations: int) -> str:
+    return (
+        f"expected a relative residual of {tolerance:g}, got {reached:.2g} after {iterations} iterations; "
+        "raise rank, mu or max_iterations, or use dtype=torch.float64"
+    )
