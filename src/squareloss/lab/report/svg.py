@@ -24,6 +24,7 @@ class Plot:
         width, height: in the units of the drawing; it scales to the page.
         percent: write the values of y as percentages.
         floor: the lowest value of y that is written at the axis.
+        x_ticks, y_ticks: places and texts at the axes, for categories and logarithms; round numbers if None.
     """
 
     x_label: str
@@ -35,6 +36,8 @@ class Plot:
     height: int = 260
     percent: bool = False
     floor: float = -math.inf
+    x_ticks: Sequence[tuple[float, str]] | None = None
+    y_ticks: Sequence[tuple[float, str]] | None = None
     parts: list[str] = field(default_factory=list)
 
     LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
@@ -76,6 +79,35 @@ class Plot:
         (a, b), (c, d) = self.at(*start), self.at(*end)
         self.parts.append(f'<line class="{kind}" x1="{a}" y1="{b}" x2="{c}" y2="{d}"/>')
 
+    def bar(self, x: float, low: float, high: float, colour: int) -> None:
+        """An error bar."""
+        (a, b), (_, c) = self.at(x, low), self.at(x, high)
+        self.parts.append(f'<path class="line c{colour % COLOURS}" d="M{a} {b}V{c}M{a - 4} {b}h8M{a - 4} {c}h8"/>')
+
+    def trace(self, points: Points, kind: str, width: float = 1.6) -> None:
+        """A solid line, of a class of the page's style ("line c0", "guide")."""
+        path = " ".join(f"{a},{b}" for a, b in (self.at(x, y) for x, y in points))
+        self.parts.append(f'<polyline class="{kind}" style="fill:none;stroke-width:{width}" points="{path}"/>')
+
+    def dots(self, points: Points, colour: int, size: float = 3.0) -> None:
+        """Many small dots, as one path."""
+        path = "".join(f"M{a} {b}h0" for a, b in (self.at(x, y) for x, y in points))
+        style = f"stroke-width:{size};stroke-linecap:round"
+        self.parts.append(f'<path class="line c{colour % COLOURS}" style="{style}" d="{path}"/>')
+
+    def circle(self, x: float, y: float, radius: float, told: str = "") -> None:
+        """A ring of a radius in the units of x, to mark a place."""
+        (a, b), (c, _) = self.at(x, y), self.at(x + radius, y)
+        title = f"<title>{escape(told)}</title>" if told else ""
+        style = "fill:none;stroke-width:2;stroke:var(--bad)"
+        self.parts.append(f'<circle style="{style}" cx="{a}" cy="{b}" r="{round(c - a, 1)}">{title}</circle>')
+
+    def image(self, address: str) -> None:
+        """A picture that fills the axes."""
+        (a, b), (c, d) = self.at(self.x[0], self.y[1]), self.at(self.x[1], self.y[0])
+        size = f'width="{round(c - a, 1)}" height="{round(d - b, 1)}"'
+        self.parts.append(f'<image href="{address}" x="{a}" y="{b}" {size} preserveAspectRatio="none"/>')
+
     def value(self, y: float) -> str:
         """A value of y as text."""
         return f"{100 * y:.1f}%" if self.percent else f"{y:.4g}"
@@ -91,14 +123,15 @@ class Plot:
     def _axes(self) -> list[str]:
         (left, bottom), (right, top) = self.at(self.x[0], self.y[0]), self.at(self.x[1], self.y[1])
         found = []
-        for value in ticks(max(self.y[0], self.floor), self.y[1]):
+        round_y = [(value, self._tick(value)) for value in ticks(max(self.y[0], self.floor), self.y[1])]
+        for value, text in round_y if self.y_ticks is None else self.y_ticks:
             height = self.at(self.x[0], value)[1]
             found.append(f'<line class="grid" x1="{left}" y1="{height}" x2="{right}" y2="{height}"/>')
-            found.append(f'<text class="tick" x="{left - 6}" y="{height + 4}" text-anchor="end">{self._tick(value)}</text>')
-        for value in ticks(*self.x):
+            found.append(f'<text class="tick" x="{left - 6}" y="{height + 4}" text-anchor="end">{escape(text)}</text>')
+        for value, text in [(v, f"{v:g}") for v in ticks(*self.x)] if self.x_ticks is None else self.x_ticks:
             across = self.at(value, self.y[0])[0]
             found.append(f'<line class="grid" x1="{across}" y1="{bottom}" x2="{across}" y2="{bottom + 4}"/>')
-            found.append(f'<text class="tick" x="{across}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>')
+            found.append(f'<text class="tick" x="{across}" y="{bottom + 16}" text-anchor="middle">{escape(text)}</text>')
         found.append(f'<line class="axis" x1="{left}" y1="{bottom}" x2="{right}" y2="{bottom}"/>')
         middle = (top + bottom) / 2
         found.append(
@@ -111,6 +144,16 @@ class Plot:
 
     def _tick(self, value: float) -> str:
         return f"{round(100 * value, 6):g}%" if self.percent else f"{value:g}"
+
+
+def decades(low: float, high: float) -> list[tuple[float, str]]:
+    """Ticks of a logarithmic axis between 10^low and 10^high, at most some six of them: places are logarithms."""
+    first, last = math.ceil(low - 1e-9), math.floor(high + 1e-9)
+    if last - first >= 2:
+        step = -(-(last - first) // 5)
+        return [(float(i), f"1e{i}" if not -4 < i < 5 else f"{10.0**i:g}") for i in range(first, last + 1, step)]
+    marks = [m * 10.0**i for i in range(first - 1, last + 1) for m in (1, 2, 5)]
+    return [(math.log10(m), f"{m:g}") for m in marks if low - 1e-9 <= math.log10(m) <= high + 1e-9]
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
