@@ -125,7 +125,7 @@ class Spectral:
     def of(cls, x: Tensor, y: Tensor, kernel: Kernel | None = None, *, memory_gb: float | None = None) -> Spectral:
         """Decompose the kernel matrix of x (n, d) for targets y (n,) or (n, K); arguments as in `ridge`."""
         points, targets, kernel = problem(x, y, kernel)
-        _check(points, memory_gb, copies=4)
+        check_matrix(points, memory_gb, copies=4)
         return cls(kernel, points, KernelPath.from_kernel(kernel.matrix(points), targets), y.shape)
 
     def ridge(self, mu: float) -> Solution:
@@ -240,11 +240,12 @@ def problem(x: Tensor, y: Tensor, kernel: Kernel | None) -> tuple[Tensor, Tensor
 
 
 def _matrix(kernel: Kernel, points: Tensor, memory_gb: float | None) -> Tensor:
-    _check(points, memory_gb, copies=1)
+    check_matrix(points, memory_gb, copies=1)
     return kernel.matrix(points)
 
 
-def _check(points: Tensor, memory_gb: float | None, *, copies: int) -> None:
+def check_matrix(points: Tensor, memory_gb: float | None, *, copies: int) -> None:
+    """Raise MemoryError if so many n x n matrices are more than memory_gb, or than the device has free."""
     needed = copies * 8.0 * len(points) ** 2
     check_memory(needed, points.device, None if memory_gb is None else memory_gb * 1e9)
 

@@ -1,0 +1,249 @@
+"""`NTKClassifier`: an infinitely wide network trained with square loss, in closed form, in scikit-learn's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+from torch import Tensor
+
+from squareloss import _probe_inputs as inputs
+from squareloss._selection import Curve, encode, fit_curve
+from squareloss.ntk.iterative import Nystrom, conjugate_gradients
+from squareloss.ntk.kernels import NTK, Kernel, on_sphere, to_sphere
+from squareloss.ntk.solve import Factor, Solution, Spectral, check_matrix
+from squareloss.ridge import check_lambda
+
+SOLVERS = ("auto", "exact", "iterative")
+CRITERIA = ("brier", "accuracy")
+EXACT = 10_000  # samples up to which "auto" is exact
+HELD_OUT = 4096  # samples at most, to choose by where leave-one-out has no closed form
+
+
+class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Kernel ridge on simplex codes with the kernel of a wide network: what its training by square loss tends to.
+
+    It minimises sum_i |f(x_i) - v_{y_i}|^2 + mu |f|^2 with the codes v_y = K e_y - 1 and the norm of the kernel's space; mu
+    stands beside a sum, as in the paper. The K scores f sum to zero. mu is chosen, and the map from scores to probabilities
+    fitted, as in `RidgeProbe`: on exact leave-one-out scores, so that no data are held out. The iterative solver has none:
+    there a fifth of the samples, 4,096 at most, are held out for both, and the final fit is of all of them.
+
+    Numpy arrays and tensors are both taken, and answers come back in kind.
+
+    Arguments:
+        mu: the penalty > 0, or several to choose from; 0 interpolates (exact solver, distinct points). None, the default,
+            chooses from 28 values from 1e-6 to 1e3 times the kernel's diagonal, or from 5 of them with the iterative solver.
+        kernel: a kernel on the sphere; None is `NTK()`.
+        bias: whether inputs are put on the sphere: features are centred and scaled so that |x|^2 is 1 on average, and
+            (x, 1) / |(x, 1)| is taken. If False they must lie on the unit sphere, and others are refused.
+        scale_features: divide each feature by its own standard deviation; if False, all by one number, which is right for
+            pixels and others that share a unit.
+        solver: "exact" takes 8 n^2 bytes, four times that to choose mu; "iterative" none of that; "auto" is exact up to
+            10,000 samples.
+        criterion: what mu is chosen by: "brier", the squared error of eta = (1 + f)/K, or "accuracy".
+        tolerance: relative residual of the iterative solver.
+        memory_gb: refuse to take more; if None, more than the device has free.
+        device: where to compute; None is where the tensor lies, or the CPU.
+        random_state: seed of the iterative solver's samples.
+        verbose: show progress.
+
+    Attributes after fitting:
+        classes_: (K,). mu_: the mu chosen. dual_coef_: (n, K). path_: {"mu", "brier", "accuracy"} of every candidate.
+        solution_: f itself, a `Solution`. temperature_, bend_, shift_ (K,): of the probabilities, as in `RidgeProbe`.
+    """
+
+    def __init__(
+        self,
+        mu: float | Sequence[float] | None = None,
+        *,
+        kernel: Kernel | None = None,
+        bias: bool = True,
+        scale_features: bool = True,
+        solver: str = "auto",
+        criterion: str = "brier",
+        tolerance: float = 1e-6,
+        memory_gb: float | None = None,
+        device: str | torch.device | None = None,
+        random_state: int = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.mu = mu
+        self.kernel = kernel
+        self.bias = bias
+        self.scale_features = scale_features
+        self.solver = solver
+        self.criterion = criterion
+        self.tolerance = tolerance
+        self.memory_gb = memory_gb
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> NTKClassifier:
+        """Fit features X (n, d) and labels y (n,)."""
+        X = inputs.features(self, X, reset=True)
+        columns, many = inputs.labels(y, len(X))
+        if many:
+            raise ValueError(f"expected one label a sample, y of shape ({len(X)},), got shape {np.shape(y)}")
+        if len(X) < 2:
+            raise ValueError(f"expected at least 2 samples, got n_samples = {len(X)}; leave-one-out needs one to be left")
+        self._check_options()
+        self.classes_ = np.unique(columns[:, 0])
+        if len(self.classes_) < 2:
+            raise ValueError(f"expected two classes or more, got one class: {self.classes_.tolist()}")
+        self._device = inputs.device(self.device, X)
+        points = self._place(inputs.tensor(X, self._device), reset=True)
+        labels = torch.from_numpy(inputs.indices(self.classes_, columns[:, 0])).to(self._device)
+        exact = self.solver == "exact" or (self.solver == "auto" and len(points) <= EXACT)
+        self._curve = self._fit_exact(points, labels) if exact else self._fit_iterative(points, labels)
+        return self
+
+    def decision_function(self, X: Any) -> Any:
+        """The scores f + shift_ (n, K), zero-sum; for two classes those of the second, (n,)."""
+        scores = self._shifted(X)
+        return self._answer(scores[:, 1] if scores.shape[1] == 2 else scores, X)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Class probabilities (n, K)."""
+        scores = self._scores(X)
+        return self._answer(self._curve.probabilities(scores), X)
+
+    def predict(self, X: Any) -> Any:
+        """The class of the largest score, (n,)."""
+        positions = self._shifted(X).argmax(1).cpu().numpy()
+        answer = self.classes_[positions]
+        return torch.from_numpy(answer).to(X.device) if isinstance(X, Tensor) and answer.dtype.kind in "biuf" else answer
+
+    @property
+    def mu_(self) -> float:
+        """The mu chosen."""
+        return self._fitted().mu
+
+    @property
+    def dual_coef_(self) -> Any:
+        """The coefficients (n, K) of the kernel at every sample."""
+        return self._fitted().dual.cpu().numpy()
+
+    @property
+    def temperature_(self) -> float:
+        """The temperature t of the probabilities."""
+        return len(self.classes_) / self._curve.slope
+
+    @property
+    def bend_(self) -> float:
+        """The bend c of the probabilities."""
+        return self._curve.bend / self._curve.slope
+
+    @property
+    def shift_(self) -> Any:
+        """What is added to the scores, (K,)."""
+        return (len(self.classes_) * self._curve.shift).cpu().numpy()
+
+    def _check_options(self) -> None:
+        for name, value, known in (("solver", self.solver, SOLVERS), ("criterion", self.criterion, CRITERIA)):
+            if value not in known:
+                raise ValueError(f"Unknown {name} {value!r}. Available: {', '.join(known)}")
+        for mu in self._candidates([1.0]):
+            check_lambda(mu)
+
+    def _candidates(self, default: Sequence[float]) -> list[float]:
+        if self.mu is None:
+            return list(default)
+        chosen = [float(self.mu)] if isinstance(self.mu, (int, float)) else [float(mu) for mu in self.mu]
+        if not chosen:
+            raise ValueError("expected one mu or more, got none")
+        return chosen
+
+    def _place(self, x: Tensor, *, reset: bool) -> Tensor:
+        """Points of the sphere (n, d + 1), or the inputs themselves (n, d) if they are there."""
+        if not self.bias:
+            return on_sphere(x, "X")
+        if reset:
+            self._mean = x.mean(0)
+            variance = x.var(0, correction=0)
+            variance = variance if self.scale_features else variance.mean().expand_as(variance)
+            self._scale = (torch.where(variance > 0, variance, 1.0) * x.shape[1]).sqrt()
+        return to_sphere((x - self._mean) / self._scale)
+
+    def _fit_exact(self, points: Tensor, labels: Tensor) -> Curve:
+        """mu by exact leave-one-out, and the probability map of its scores."""
+        kernel = NTK() if self.kernel is None else self.kernel
+        codes = encode(labels.unsqueeze(1), [len(self.classes_)])
+        if self.mu is not None and len(self._candidates([])) == 1:
+            mu = self._candidates([])[0]
+            check_matrix(points, self.memory_gb, copies=1)
+            factor = Factor.of(kernel.matrix(points), mu, points, progress=self.verbose)
+            self.solution_ = Solution(kernel, points, factor.solve(codes), mu)
+            left_out = codes - self.solution_.dual / factor.inverse_diagonal().unsqueeze(1)
+            self._choose([mu], [left_out], codes, labels)
+        else:
+            spectral = Spectral.of(points, codes, kernel, memory_gb=self.memory_gb)
+            mus = self._candidates(spectral.eigen.grid())
+            left_out, mu = self._choose(mus, [spectral.leave_one_out(mu) for mu in mus], codes, labels)
+            self.solution_ = spectral.ridge(mu)
+        return self._probability_map(left_out, labels, labels)
+
+    def _fit_iterative(self, points: Tensor, labels: Tensor) -> Curve:
+        """mu and the probability map by samples held out, from the largest mu down; then all samples."""
+        kernel = NTK() if self.kernel is None else self.kernel
+        order = torch.randperm(len(points), generator=torch.Generator().manual_seed(self.random_state)).to(points.device)
+        held = min(HELD_OUT, max(1, len(points) // 5))
+        out, rest = order[:held], order[held:]
+        codes = encode(labels.unsqueeze(1), [len(self.classes_)])
+        mus = sorted(self._candidates([kernel.diagonal * 10.0**k for k in range(-2, 3)]), reverse=True)
+        nystrom, start, scores, duals = self._nystrom(kernel, points[rest]), None, [], []
+        for mu in mus:
+            solution = self._solve(points[rest], codes[rest], mu, kernel, nystrom, start, max(self.tolerance, 1e-3))
+            start = solution.dual
+            scores.append(solution(points[out]))
+            duals.append(start)
+        chosen, mu = self._choose(mus, scores, codes[out], labels[out])
+        start = torch.zeros_like(codes)
+        start[rest] = duals[mus.index(mu)]
+        self.solution_ = self._solve(points, codes, mu, kernel, None, start, self.tolerance)
+        return self._probability_map(chosen, labels[out], labels)
+
+    def _nystrom(self, kernel: Kernel, points: Tensor) -> Nystrom:
+        rank = min(len(points), 5000, int(10 * len(points) ** 0.5) + 1)
+        return Nystrom.of(kernel, points, rank, seed=self.random_state, dtype=torch.float32, progress=self.verbose)
+
+    def _solve(
+        self, x: Tensor, y: Tensor, mu: float, kernel: Kernel, nystrom: Nystrom | None, start: Tensor | None, tolerance: float
+    ) -> Solution:
+        return conjugate_gradients(
+            x, y, mu, kernel, tolerance=tolerance, dtype=torch.float32, start=start, preconditioner=nystrom,
+            seed=self.random_state, memory_gb=self.memory_gb, progress=self.verbose,
+        )  # fmt: skip
+
+    def _choose(self, mus: list[float], scores: list[Tensor], codes: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+        """The scores and the mu that are best on samples that were left out."""
+        k = codes.shape[1]
+        brier = [float((f - codes).square().sum(1).mean()) / k**2 for f in scores]
+        accuracy = [float((f.argmax(1) == labels).double().mean()) for f in scores]
+        self.path_ = {"mu": mus, "brier": brier, "accuracy": accuracy}
+        best = int(np.argmin(brier) if self.criterion == "brier" else np.argmax(accuracy))
+        return scores[best], mus[best]
+
+    def _probability_map(self, scores: Tensor, labels: Tensor, everyone: Tensor) -> Curve:
+        frequency = torch.bincount(everyone, minlength=len(self.classes_)).double() / len(everyone)
+        return fit_curve(scores, labels, torch.ones_like(scores[:, 0]), frequency)
+
+    def _fitted(self) -> Solution:
+        if not hasattr(self, "solution_"):
+            raise NotFittedError("this NTKClassifier is not fitted yet; call fit first")
+        return self.solution_
+
+    def _scores(self, X: Any) -> Tensor:
+        solution = self._fitted()
+        x = inputs.tensor(inputs.features(self, X, reset=False), self._device)
+        return solution(self._place(x, reset=False))
+
+    def _shifted(self, X: Any) -> Tensor:
+        return self._scores(X) + len(self.classes_) * self._curve.shift
+
+    def _answer(self, t: Tensor, X: Any) -> Any:
+        return t.to(X.device) if isinstance(X, Tensor) else t.cpu().numpy()

@@ -1,0 +1,129 @@
+"""NTKClassifier: scikit-learn's contract, leave-one-out as refits, both solvers, inputs on the sphere and off it."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.utils.estimator_checks import check_estimator
+
+from squareloss.codings import Simplex
+from squareloss.ntk import NTK, Laplace, NTKClassifier, to_sphere
+
+
+def circle(n=300, classes=3, seed=0):
+    """Points of the disc, the class by angle, so that no linear map will do; one label in ten wrong."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 2))
+    y = np.floor((np.arctan2(x[:, 1], x[:, 0]) + np.pi) / (2 * np.pi) * 2 * classes).astype(int) % classes
+    return x, np.where(rng.random(n) < 0.1, rng.integers(0, classes, n), y)
+
+
+@pytest.mark.filterwarnings("ignore")  # its own, of labels that are infinite
+def test_scikit_learns_checks():
+    check_estimator(NTKClassifier(), on_skip=None)
+    check_estimator(NTKClassifier(1.0, kernel=Laplace()), on_skip=None)
+
+
+def test_scores_are_kernel_ridge_on_the_codes():
+    x, y = circle()
+    sphere = to_sphere(torch.from_numpy((x - x.mean(0)) / x.std(0) / 2**0.5))
+    codes = Simplex().encode(torch.from_numpy(y), 3).double().numpy()
+    expected = KernelRidge(kernel="precomputed", alpha=0.3).fit(NTK().matrix(sphere).numpy(), codes)
+    for solver in ("exact", "iterative"):
+        model = NTKClassifier(0.3, solver=solver, tolerance=1e-9).fit(x, y)
+        tolerance = 1e-8 if solver == "exact" else 1e-6
+        np.testing.assert_allclose(model.dual_coef_, expected.dual_coef_, atol=tolerance)
+        found = model.decision_function(x) - model.shift_
+        np.testing.assert_allclose(found, expected.predict(NTK().matrix(sphere).numpy()), atol=tolerance)
+        np.testing.assert_allclose(found.sum(1), 0, atol=1e-6)
+
+
+def test_one_mu_and_a_path_agree():
+    x, y = circle()
+    path = NTKClassifier([0.01, 0.1, 1.0]).fit(x, y)
+    one = NTKClassifier(path.mu_).fit(x, y)
+    best = path.path_["mu"].index(path.mu_)
+    assert path.path_["brier"][best] == min(path.path_["brier"])
+    assert one.path_["brier"][0] == pytest.approx(path.path_["brier"][best], rel=1e-9)
+    np.testing.assert_allclose(one.predict_proba(x), path.predict_proba(x), atol=1e-7)
+
+
+def test_the_path_is_leave_one_out():
+    """The Brier score and the accuracy of thirty refits, on points that need no centring."""
+    x, y = circle(30, classes=2)
+    x = to_sphere(torch.from_numpy(x)).numpy()
+    model = NTKClassifier(0.1, bias=False).fit(x, y)
+    scores = []
+    for i in range(30):
+        rest = np.arange(30) != i
+        fold = NTKClassifier(0.1, bias=False).fit(x[rest], y[rest])
+        scores.append((fold.decision_function(x[i : i + 1]) - fold.shift_[1])[0])
+    eta = (1 + np.array(scores)) / 2
+    assert model.path_["brier"] == [pytest.approx(np.mean(2 * (eta - y) ** 2), rel=1e-9)]
+    assert model.path_["accuracy"] == [np.mean((eta > 0.5) == y)]
+
+
+def test_it_learns_and_its_probabilities_fit():
+    x, y = circle(900)
+    model = NTKClassifier().fit(x[:450], y[:450])
+    p = model.predict_proba(x[450:])
+    assert model.score(x[450:], y[450:]) > 0.85  # of 0.933 possible; linear maps are near a third
+    np.testing.assert_allclose(p.sum(1), 1)
+    assert abs(p.max(1).mean() - model.score(x[450:], y[450:])) < 0.04
+    iterative = NTKClassifier(solver="iterative").fit(x[:450], y[:450])
+    assert iterative.solution_.residual <= 1e-6 and len(iterative.path_["mu"]) == 5
+    assert abs(iterative.score(x[450:], y[450:]) - model.score(x[450:], y[450:])) < 0.03
+
+
+def test_one_scale_for_pixels_and_one_each_for_units():
+    x, y = load_digits(return_X_y=True)
+    pixels = NTKClassifier(1e-3, scale_features=False).fit(x[:900], y[:900])
+    assert pixels.score(x[900:], y[900:]) > 0.95
+    x, y = circle(200)
+    units = x * np.array([1.0, 1e6])
+    plain, scaled, one = (NTKClassifier(0.1, scale_features=s) for s in (True, True, False))
+    p, q = plain.fit(x, y).predict_proba(x), scaled.fit(units, y).predict_proba(units)
+    np.testing.assert_allclose(p, q, atol=1e-8)
+    assert one.fit(units, y).score(units, y) < plain.score(x, y) - 0.1  # one coordinate is lost
+
+
+def test_in_kind_and_through_a_pickle():
+    x, y = circle(80, classes=2)
+    names = np.array(["no", "yes"])[y]
+    model = NTKClassifier(0.1).fit(x, names)
+    again = pickle.loads(pickle.dumps(model))
+    tensor = torch.from_numpy(x)
+    assert set(model.predict(x)) == {"no", "yes"} and model.decision_function(x).shape == (80,)
+    np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
+    assert isinstance(model.predict_proba(tensor), torch.Tensor)
+    assert isinstance(NTKClassifier(0.1).fit(tensor, torch.from_numpy(y)).predict(tensor), torch.Tensor)
+    assert (model.predict(x) == names[:]).mean() > 0.8 and model.temperature_ > 0 and np.isfinite(model.bend_)
+
+
+def test_bad_input():
+    x, y = circle(40)
+    with pytest.raises(ValueError, match="expected X on the unit sphere.*to_sphere"):
+        NTKClassifier(bias=False).fit(x, y)
+    with pytest.raises(ValueError, match="got one class"):
+        NTKClassifier().fit(x, np.zeros(40))
+    with pytest.raises(MemoryError, match="conjugate_gradients"):
+        NTKClassifier(memory_gb=1e-6).fit(x, y)
+    with pytest.raises(MemoryError, match="conjugate_gradients"):
+        NTKClassifier(1.0, memory_gb=1e-6).fit(x, y)
+    twice = np.concatenate([x, x]), np.concatenate([y, y])
+    with pytest.raises(ValueError, match="40 of 80 points are repeated"):
+        NTKClassifier(0.0).fit(*twice)
+    NTKClassifier(0.1).fit(*twice)
+    for options in ({"solver": "fast"}, {"criterion": "loss"}):
+        with pytest.raises(ValueError, match="Unknown.*Available"):
+            NTKClassifier(**options).fit(x, y)
+    with pytest.raises(ValueError, match="lambda >= 0"):
+        NTKClassifier(-1.0).fit(x, y)
+    with pytest.raises(ValueError, match="one label a sample"):
+        NTKClassifier().fit(x, np.stack([y, y], 1))
+    with pytest.raises(NotFittedError, match="call fit"):
+        NTKClassifier().predict(x)
