@@ -8,7 +8,7 @@ run: .venv/run.stamp  ## the main job, on data that ship with the package: about
 	$(BIN)/squareloss compare digits --quick
 
 test: .venv/test.stamp check  ## checks and all tests but the slow ones
-	$(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: .venv/test.stamp  ## the tests that take minutes
 	$(BIN)/pytest -m slow
