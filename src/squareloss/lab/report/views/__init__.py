@@ -16,7 +16,14 @@ from squareloss.lab.report.tables import Table
 from squareloss.lab.runs.store import Record
 
 # name of a study -> module with its `view`; a module is imported only when its study is shown
-VIEWS: dict[str, str] = {}
+VIEWS: dict[str, str] = {
+    "spirals": "squareloss.lab.report.views.spirals",
+    "sine": "squareloss.lab.report.views.sine",
+    **dict.fromkeys(
+        ("table1", "gaussian_noise", "reliability", "adversarial_training", "codings", "beyond_paper"),
+        "squareloss.lab.report.views.images",
+    ),
+}
 
 
 @dataclass(frozen=True)

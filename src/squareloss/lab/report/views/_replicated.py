@@ -1,0 +1,245 @@
+"""What the views of the studies on synthetic data share: choosing mu, comparing replication by replication, judging claims."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from squareloss.lab.report.statistics import Difference, paired, summarise
+from squareloss.lab.report.svg import Plot, decades
+from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.runs.store import Record
+
+NAMES = {"SL": "SL + l2", "CE": "CE + l2", "squentropy": "squentropy + l2", "smoothed": "smoothed CE + l2"}
+HOLDS, FAILS, OPEN = "holds", "does not hold", "can't be told apart"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The results of a study by loss, mu and what they change ("" for the study's own setting, else as "lr=0.01")."""
+
+    found: Mapping[tuple[str, float, str], Sequence[Record]]
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Cells:
+        """Of the records of a study; diverged ones are left out."""
+        found: dict[tuple[str, float, str], list[Record]] = defaultdict(list)
+        for record in sorted(records, key=lambda r: r.seed):
+            spec = record.spec
+            change = f"{spec['changed']}={spec[spec['changed']]}" if spec["changed"] else ""
+            if record.status == "done":
+                found[spec["loss"], spec["mu"], change].append(record)
+        return cls(found)
+
+    def records(self, loss: str, mu: float, change: str = "") -> Sequence[Record]:
+        """Those of one cell. Without a penalty its reading does not matter, so there the main cell serves."""
+        plain = mu == 0 and change.startswith("penalty")
+        return self.found.get((loss, mu, "" if plain else change), ())
+
+    def values(self, loss: str, mu: float, key: str, change: str = "") -> list[float]:
+        """A list over replications; "also.temperature.linf_grid" looks inside."""
+        found: list[float] = []
+        for record in self.records(loss, mu, change):
+            value: Any = record.metrics
+            for part in key.split("."):
+                value = value.get(part, {})
+            found += value or []
+        return found
+
+    def mus(self, loss: str, change: str = "") -> list[float]:
+        """The penalties there are results for."""
+        found = {mu for name, mu, other in self.found if name == loss and other == change}
+        if change.startswith("penalty") and (loss, 0.0, "") in self.found:
+            found.add(0.0)
+        return sorted(found)
+
+    def best(self, loss: str, change: str = "", *, above: float = -1.0) -> float | None:
+        """The mu of the least mean validation error, over the replications that all have; the larger mu if two are equal.
+
+        Only mu greater than `above` count: 0 asks for a penalty.
+        """
+        mus = [mu for mu in self.mus(loss, change) if mu > above]
+        errors = {mu: self.values(loss, mu, "validation_error", change) for mu in mus}
+        common = min((len(values) for values in errors.values()), default=0)
+        if not common:
+            return None
+        return min(errors, key=lambda mu: (math.fsum(errors[mu][:common]), -mu))
+
+    def side(self, loss: str, key: str, change: str = "") -> list[float]:
+        """A list over replications at the chosen mu."""
+        return self.values(loss, self.best(loss, change) or 0.0, key, change)
+
+    def curve(self, loss: str, what: str, key: str) -> dict[float, list[float]]:
+        """A measure by the number of points ("n") or the "width", the main cell among them, over the same replications."""
+        changed = {change: mu for name, mu, change in self.found if name == loss and change.startswith(f"{what}=")}
+        if not changed:
+            return {}
+        mu = next(iter(changed.values()))
+        found = {float(change.partition("=")[2]): self.values(loss, mu, key, change) for change in changed}
+        if main := self.records(loss, mu):
+            found[float(main[0].spec[what])] = self.values(loss, mu, key)
+        common = min(len(values) for values in found.values())
+        return {size: found[size][:common] for size in sorted(found)}
+
+    def changes(self) -> list[str]:
+        """What cells change, in the order of the study."""
+        return list(dict.fromkeys(change for _, _, change in self.found if change))
+
+
+def difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
+    """a - b replication by replication, as far as both go."""
+    return paired(dict(enumerate(a)), dict(enumerate(b)))
+
+
+def p_value(a: Sequence[float], b: Sequence[float]) -> float:
+    """Two-sided p of Student's paired test; NaN for fewer than two replications."""
+    d = np.array(a[: len(b)]) - np.array(b[: len(a)])
+    if len(d) < 2:
+        return math.nan
+    error = d.std(ddof=1) / math.sqrt(len(d))
+    return _tail(d.mean() / error, len(d) - 1) if error > 0 else float(d.mean() == 0)
+
+
+def spread_p_value(a: Sequence[float], b: Sequence[float]) -> float:
+    """Two-sided p of Pitman and Morgan's test that two paired samples have the same variance; NaN for fewer than three.
+
+    The variances are equal if and only if a + b and a - b are uncorrelated.
+    """
+    n = min(len(a), len(b))
+    x, y = np.array(a[:n]), np.array(b[:n])
+    if n < 3 or np.std(x - y) == 0 or np.std(x + y) == 0:
+        return math.nan
+    r = float(np.clip(np.corrcoef(x + y, x - y)[0, 1], -1 + 1e-12, 1 - 1e-12))
+    return _tail(r * math.sqrt((n - 2) / (1 - r * r)), n - 2)
+
+
+def _tail(t: float, freedom: int) -> float:
+    from scipy.special import stdtr
+
+    return float(2 * stdtr(freedom, -abs(t)))
+
+
+def judged(d: Difference | None, *, margin: float = 0.0) -> str:
+    """Whether a - b < 0 holds; with a margin, whether |a - b| stays below it."""
+    if d is None or d.low is None or d.high is None:
+        return OPEN
+    if margin:
+        return HOLDS if -margin < d.low and d.high < margin else FAILS if d.low > margin or d.high < -margin else OPEN
+    return HOLDS if d.high < 0 else FAILS if d.low > 0 else OPEN
+
+
+Claim = Sequence[Entry]  # the claim, the paper's value, ours with the test, the verdict
+CLAIM_COLUMNS = ["the paper", "its value", "ours", "here"]
+
+
+def lower(text: str, paper: str, a: Sequence[float], b: Sequence[float], digits: int = 4, *, margin: float = 0.0) -> Claim:
+    """The claim that a is lower than b, or with a margin that they are alike, tested over replications."""
+    return claim(text, paper, _against(a, b, digits), p_value(a, b), judged(difference(a, b), margin=margin))
+
+
+def higher(text: str, paper: str, a: Sequence[float], b: Sequence[float], digits: int = 4) -> Claim:
+    """The claim that a is higher than b."""
+    return claim(text, paper, _against(a, b, digits), p_value(a, b), judged(difference(b, a)))
+
+
+def _against(a: Sequence[float], b: Sequence[float], digits: int) -> str:
+    """Both means with their spread, and the paired difference with its interval."""
+    return f"{spread(a, digits)} against {spread(b, digits)}, {interval(difference(a, b), digits)}"
+
+
+def interval(d: Difference | None, digits: int = 4) -> str:
+    """A difference with its interval: "difference -0.0003 [-0.0020, +0.0014]"."""
+    if d is None:
+        return "no replications in common"
+    told = f"difference {d.value:+.{digits}f}"
+    return told if d.low is None else f"{told} [{d.low:+.{digits}f}, {d.high:+.{digits}f}]"
+
+
+def steadier(text: str, paper: str, a: Sequence[float], b: Sequence[float], digits: int = 4) -> Claim:
+    """The claim that a spreads less than b."""
+    mine, theirs, p = summarise(a).std, summarise(b).std, spread_p_value(a, b)
+    if mine is None or theirs is None:
+        return claim(text, paper, "too few replications", math.nan, OPEN)
+    verdict = OPEN if not p < 0.05 else HOLDS if mine < theirs else FAILS
+    return claim(text, paper, f"standard deviations {mine:.{digits}f} against {theirs:.{digits}f}", p, verdict)
+
+
+def best_mu(text: str, paper: float, cells: Cells, loss: str) -> Claim:
+    """The claim that the paper's mu has the least mean validation error."""
+    ours = cells.best(loss)
+    if ours is None or paper not in cells.mus(loss) or ours == paper:
+        return claim(text, f"{paper:g}", "–" if ours is None else f"{ours:g}", math.nan, HOLDS if ours == paper else OPEN)
+    a, b = (cells.values(loss, mu, "validation_error") for mu in (ours, paper))
+    d = difference(b, a)
+    told = f"{ours:g}; validation error at {paper:g} against it: {interval(d)}"
+    return claim(text, f"{paper:g}", told, p_value(b, a), FAILS if d is not None and d.sign > 0 else OPEN)
+
+
+def claim(text: str, paper: str, ours: str, p: float, verdict: str) -> Claim:
+    """One line of the table of claims."""
+    kind = {HOLDS: "agrees", FAILS: "differs"}.get(verdict, "")
+    told = ours if math.isnan(p) else f"{ours}, p = {p:.1g}" if p < 0.001 else f"{ours}, p = {p:.3f}"
+    return [Entry(text, text), Entry(paper), Entry(told), Entry(verdict, verdict, kind)]
+
+
+def claims_table(claims: Sequence[Claim], caption: str) -> Table:
+    """The claims with their verdicts."""
+    return Table("What the paper claims", CLAIM_COLUMNS, claims, caption)
+
+
+def tally(claims: Sequence[Claim]) -> str:
+    """A sentence: how many claims hold."""
+    count = {word: sum(row[-1].text == word for row in claims) for word in (HOLDS, FAILS, OPEN)}
+    failed = [f"“{row[0].text}”" for row in claims if row[-1].text == FAILS]
+    named = f" ({'; '.join(failed)})" if failed else ""
+    told = f"{count[HOLDS]} hold here, {count[FAILS]} do not{named}, {count[OPEN]} can't be told"
+    return f"Of {len(claims)} claims of the paper {told}."
+
+
+def spread(values: Sequence[float], digits: int = 4) -> str:
+    """Mean (std) as text."""
+    found = summarise(values)
+    if found.mean is None:
+        return "–"
+    return f"{found.mean:.{digits}f}" + ("" if found.std is None else f" ({found.std:.{digits}f})")
+
+
+def entry(values: Sequence[float], against: Sequence[float] = (), better: str = "lower", digits: int = 4) -> Entry:
+    """Mean (std), coloured where it differs from other values, replication by replication."""
+    d = difference(values, against) if against and list(values) != list(against) else None
+    sign = 0 if d is None else d.sign if better == "higher" else -d.sign
+    return Entry(spread(values, digits), summarise(values).mean, {1: "better", -1: "worse"}.get(sign, ""))
+
+
+def by_mu(cells: Cells, key: str, label: str, losses: Sequence[str], *, log: bool = False) -> Plot:
+    """Mean and standard deviation of a measure against mu, side by side for the losses."""
+    mus = sorted({mu for loss in losses for mu in cells.mus(loss)})
+    found = {loss: [(i, summarise(cells.values(loss, mu, key))) for i, mu in enumerate(mus)] for loss in losses}
+    rows = {loss: [(i, s.mean, s.std or 0.0) for i, s in points if s.mean is not None] for loss, points in found.items()}
+    low, high = _range([(m, s) for points in rows.values() for _, m, s in points], log)
+    scale = (lambda v: math.log10(max(v, 10.0**low))) if log else float
+    places = [(i, f"{mu:g}") for i, mu in enumerate(mus)]
+    plot = Plot(
+        "mu", label, (-0.5, len(mus) - 0.5), (low, high), f"{label} against mu",
+        x_ticks=places, y_ticks=decades(low, high) if log else None,
+    )  # fmt: skip
+    for place, (loss, points) in enumerate(rows.items()):
+        shift = 0.14 * (place - (len(rows) - 1) / 2)
+        for i, mean, std in points:
+            plot.bar(i + shift, scale(mean - std), scale(mean + std), place)
+        plot.line([(i + shift, scale(mean)) for i, mean, _ in points], place, NAMES[loss])
+    return plot
+
+
+def _range(points: Sequence[tuple[float, float]], log: bool) -> tuple[float, float]:
+    if not points:
+        return 0.0, 1.0
+    if not log:
+        return 0.0, 1.05 * max(m + s for m, s in points) or 1.0
+    least = min([m - s for m, s in points if m - s > 0] + [m / 2 for m, _ in points if m > 0] + [1.0])
+    return math.log10(max(least, 1e-6)) - 0.05, math.log10(max([m + s for m, s in points] + [10 * least])) + 0.05

@@ -1,0 +1,196 @@
+"""The figures of the sine: surfaces, error bars against mu, spreads, pointwise errors, where they lie, slopes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from squareloss.lab.data.synthetic import sine_eta
+from squareloss.lab.report.fields import Array, png, shade, unpack
+from squareloss.lab.report.figures import Figure, Panel
+from squareloss.lab.report.statistics import summarise
+from squareloss.lab.report.svg import Plot, decades
+from squareloss.lab.report.views._replicated import NAMES, Cells, by_mu
+
+COARSE = 41  # lattice points of a stored field in each direction
+BINS, WIDEST = 80, 0.4  # of the stored histogram
+PAIR = ("SL", "CE")
+
+
+def figures(cells: Cells) -> list[Figure]:
+    """Those there is something for."""
+    found = [surfaces(cells), against_mu(cells), spreads(cells), pointwise(cells), places(cells), falling(cells)]
+    return [figure for figure in found if figure.panels]
+
+
+def stored(cells: Cells, name: str) -> dict[str, str | list[int]]:
+    """What the paper's two losses keep for a figure at their chosen mu."""
+    found = {}
+    for loss in PAIR:
+        records = cells.records(loss, cells.best(loss) or 0.0)
+        if records and "figures" in records[0].metrics:
+            found[loss] = records[0].metrics["figures"][name]
+    return found
+
+
+def lattice() -> tuple[Array, Array]:
+    """Where the values of a stored field lie: x and y, (41, 41) each, the first row at y = -1."""
+    line = np.linspace(-1, 1, COARSE)
+    x, y = np.meshgrid(line, line)
+    return x, y
+
+
+def heat(field: Array, title: str, top: float = 1.0) -> str:
+    """A field on [-1, 1]^2, dark at 0 and light at `top`."""
+    edge = [(-1.0, "-1"), (0.0, "0"), (1.0, "1")]
+    plot = Plot("", "", (-1, 1), (-1, 1), title, 300, 288, x_ticks=edge, y_ticks=edge)
+    fine = np.kron(field[::-1] / top, np.ones((4, 4)))  # larger, so that browsers need not smooth it away
+    plot.image(png(shade(fine)))
+    return plot.svg()
+
+
+def surfaces(cells: Cells) -> Figure:
+    """The true eta and what each loss makes of it, first replication."""
+    import torch
+
+    found = stored(cells, "surface")
+    if not found:
+        return Figure("eta", "", [])
+    reading = cells.records("SL", cells.best("SL") or 0.0)[0].spec["reading"]
+    truth = sine_eta(torch.tensor(np.stack(lattice(), axis=-1)), reading).numpy()
+    panels = [Panel("the true eta", heat(truth, "the true eta"))]
+    panels += [Panel(NAMES[loss], heat(unpack(str(text), COARSE), f"eta by {NAMES[loss]}")) for loss, text in found.items()]
+    return Figure("eta and its estimates", "P(y = 1 | x) on the square, first replication: dark is 0, light is 1.", panels)
+
+
+def against_mu(cells: Cells) -> Figure:
+    """Error bars of test error and calibration errors against mu."""
+    losses = [loss for loss in NAMES if cells.mus(loss)]
+    legend = [(i, NAMES[loss], False) for i, loss in enumerate(losses)]
+    labels = {
+        "validation_error": "Validation error",
+        "linf_grid": "L_inf calibration error",
+        "l1_grid": "L_1 calibration error",
+    }
+    panels = [Panel(label, by_mu(cells, key, label.lower(), losses).svg(), legend) for key, label in labels.items()]
+    return Figure("Against mu", "Means and one standard deviation over replications.", panels)
+
+
+def spreads(cells: Cells) -> Figure:
+    """All replications at the chosen mu, with mean and standard deviation: the paper's error bar plot."""
+    sides = {"SL": ("SL", ""), "CE": ("CE", ""), "CE, T": ("CE", "also.temperature."), "squentropy": ("squentropy", "")}
+    sides |= {"smoothed": ("smoothed", ""), "undone": ("smoothed", "also.undone.")}
+    panels = []
+    for key, label in {"linf_grid": "L_inf calibration error", "l1_grid": "L_1 calibration error"}.items():
+        values = {name: cells.values(loss, cells.best(loss) or 0.0, inside + key) for name, (loss, inside) in sides.items()}
+        values = {name: mine for name, mine in values.items() if mine}
+        ticks = [(float(i), name) for i, name in enumerate(values)]
+        high = 1.05 * max(max(mine) for mine in values.values())
+        plot = Plot("", label.lower(), (-0.5, len(values) - 0.5), (0, high), label, 460, x_ticks=ticks)
+        for i, mine in enumerate(values.values()):
+            plot.dots([(i - 0.18, v) for v in mine], i, 4)
+            found = summarise(mine)
+            if found.mean is not None and found.std is not None:
+                plot.bar(i + 0.1, found.mean - found.std, found.mean + found.std, i)
+                plot.dots([(i + 0.1, found.mean)], i, 7)
+        panels.append(Panel(label, plot.svg()))
+    caption = "At the chosen mu: every replication (small dots), mean and one standard deviation (bars). T: with a temperature."
+    return Figure("Calibration errors over replications", caption, panels)
+
+
+def pointwise(cells: Cells) -> Figure:
+    """Histogram and density of p - eta at the test points of the first replication."""
+    found = stored(cells, "histogram")
+    if not found:
+        return Figure("Pointwise errors", "", [])
+    width = 2 * WIDEST / BINS
+    middles: Array = -WIDEST + width * (np.arange(BINS, dtype=np.float64) + 0.5)
+    densities = {loss: np.array(counts, dtype=float) / (sum(map(int, counts)) * width) for loss, counts in found.items()}
+    high = 1.05 * max(d.max() for d in densities.values())
+    plot = Plot("p - eta", "density", (-WIDEST, WIDEST), (0, float(high)), "density of pointwise errors", 460)
+    for i, density in enumerate(densities.values()):
+        steps = [(m + s * width / 2, v) for m, v in zip(middles, density, strict=True) for s in (-1, 1)]
+        plot.band([(x, 0.0) for x, _ in steps], steps, i)
+        plot.trace(list(zip(middles, smoothed(density, middles), strict=True)), f"line c{i}", 2)
+    plot.rule((0, 0), (0, float(high)))
+    caption = "p - eta at the test points of the first replication: histogram (shaded) and its smoothing by a Gaussian kernel."
+    return Figure(
+        "Pointwise errors", caption, [Panel("", plot.svg(), [(i, NAMES[loss], True) for i, loss in enumerate(found)])]
+    )
+
+
+def smoothed(density: Array, middles: Array, width: float = 0.012) -> Array:
+    """A density smoothed by a Gaussian kernel."""
+    kernel = np.exp(-0.5 * ((middles[:, None] - middles) / width) ** 2)
+    found: Array = kernel @ density / kernel.sum(1)
+    return found
+
+
+def places(cells: Cells) -> Figure:
+    """Where each loss errs: the mean of |p - eta| over replications on the square, and by the distance from the middle."""
+    found = {loss: unpack(str(text), COARSE) for loss, text in stored(cells, "error").items()}
+    if not found:
+        return Figure("Where", "", [])
+    top = max(float(np.quantile(field, 0.99)) for field in found.values()) or 1.0
+    panels = [Panel(NAMES[loss], heat(field, f"error of {NAMES[loss]}", top)) for loss, field in found.items()]
+    radius = np.hypot(*lattice())
+    edges = np.linspace(0, math.sqrt(2), 19)
+    curves = {loss: profile(field, radius, edges) for loss, field in found.items()}
+    high = 1.05 * max(v for points in curves.values() for _, v in points)
+    plot = Plot("|x|", "mean |p - eta|", (0, math.sqrt(2)), (0, high), "error by distance from the middle")
+    for i, (loss, points) in enumerate(curves.items()):
+        plot.line(points, i, NAMES[loss])
+    panels.append(Panel("by |x|", plot.svg(), [(i, NAMES[loss], False) for i, loss in enumerate(curves)]))
+    caption = f"Mean of |p - eta| over replications: dark is 0, light is {top:.2f} or more; and averaged over rings."
+    return Figure("Where each loss errs", caption, panels)
+
+
+def profile(field: Array, radius: Array, edges: Array) -> list[tuple[float, float]]:
+    """Means of a field over rings."""
+    rings = [(a, b, (radius >= a) & (radius < b)) for a, b in pairwise(edges.tolist())]
+    return [((a + b) / 2, float(field[ring].mean())) for a, b, ring in rings if ring.any()]
+
+
+def falling(cells: Cells) -> Figure:
+    """L_inf error against n and against the width, on logarithmic axes."""
+    panels = []
+    for what, label in (("n", "points n"), ("width", "width of both layers")):
+        curves = {loss: cells.curve(loss, what, "linf_grid") for loss in PAIR}
+        curves = {loss: points for loss, points in curves.items() if len(points) > 1}
+        if curves:
+            panels.append(
+                Panel(f"by {what}", slope_plot(curves, label), [(i, NAMES[loss], False) for i, loss in enumerate(curves)])
+            )
+    caption = "L_inf calibration error, means and one standard deviation over replications; both axes logarithmic."
+    return Figure("More points, wider networks", caption, panels)
+
+
+def slope_plot(curves: dict[str, dict[float, list[float]]], label: str) -> str:
+    """Error against size, both as logarithms."""
+    sizes = sorted({size for points in curves.values() for size in points})
+    means = {loss: {size: summarise(values) for size, values in points.items()} for loss, points in curves.items()}
+    flat = [(s.mean or 0.0, s.std or 0.0) for points in means.values() for s in points.values()]
+    low, high = math.log10(min(max(m - s, m / 2) for m, s in flat)) - 0.05, math.log10(max(m + s for m, s in flat)) + 0.05
+    across = math.log10(sizes[0]) - 0.08, math.log10(sizes[-1]) + 0.08
+    plot = Plot(
+        label,
+        "L_inf calibration error",
+        across,
+        (low, high),
+        f"L_inf against {label}",
+        x_ticks=_sizes(sizes),
+        y_ticks=decades(low, high),
+    )
+    for i, (loss, points) in enumerate(means.items()):
+        for size, s in points.items():
+            mean, std = s.mean or 0.0, s.std or 0.0
+            plot.bar(math.log10(size), math.log10(max(mean - std, mean / 2)), math.log10(mean + std), i)
+        plot.line([(math.log10(size), math.log10(s.mean or 1.0)) for size, s in points.items()], i, NAMES[loss])
+    return plot.svg()
+
+
+def _sizes(sizes: Sequence[float]) -> list[tuple[float, str]]:
+    return [(math.log10(size), f"{size / 1000:g}k" if size >= 1000 else f"{size:g}") for size in sizes]

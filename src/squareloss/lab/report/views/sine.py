@@ -1,0 +1,228 @@
+"""The sine as the paper shows it, and its claims: calibration errors, how they are read, how they fall with n and width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+
+from squareloss.lab.report.header import Header
+from squareloss.lab.report.statistics import paired
+from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.report.views import View
+from squareloss.lab.report.views._replicated import (
+    FAILS,
+    HOLDS,
+    NAMES,
+    OPEN,
+    Cells,
+    Claim,
+    best_mu,
+    claims_table,
+    difference,
+    entry,
+    judged,
+    lower,
+    spread,
+    steadier,
+    tally,
+)  # fmt: skip
+from squareloss.lab.report.views._sine_figures import figures
+from squareloss.lab.runs.store import Record
+
+PAPER_MU = {"SL": 0.1, "CE": 0.1}
+ALIKE = 0.005  # test errors that differ by less count as comparable
+ONE_INSTANCE = {
+    ("SL", "linf_grid"): 0.188,
+    ("CE", "linf_grid"): 0.287,
+    ("SL", "test_error"): 0.167,
+    ("CE", "test_error"): 0.164,
+}
+MEASURES = {
+    "test_error": "test error",
+    "linf_grid": "L_inf, 201 x 201 lattice",
+    "linf_test": "L_inf, test points",
+    "l1_grid": "L_1, lattice",
+    "l1_test": "L_1, test points",
+}
+# rows of the table at the chosen mu: a loss, and where its calibration errors are read
+ROWS = {
+    "SL + l2": ("SL", ""),
+    "SL + l2, not clipped": ("SL", "also.unclipped."),
+    "CE + l2": ("CE", ""),
+    "CE + l2, temperature": ("CE", "also.temperature."),
+    "squentropy + l2": ("squentropy", ""),
+    "smoothed CE + l2": ("smoothed", ""),
+    "smoothed CE + l2, undone": ("smoothed", "also.undone."),
+}
+
+
+def view(records: Sequence[Record], header: Header) -> View:
+    """Tables, figures and sentences."""
+    cells = Cells.of(records)
+    if cells.best("SL") is None or cells.best("CE") is None:
+        return View(plain=False)
+    rows = claims(cells)
+    caption = (
+        "At the mu of the least mean validation error of each loss. Means (standard deviations) over replications; differences "
+        "are paired by replication, with Student's 95% interval and p; spreads are compared by Pitman and Morgan's test. "
+        f"Errors are comparable if the interval of their difference lies within {ALIKE:g} of zero."
+    )
+    tables = [claims_table(rows, caption), instance(cells), chosen(cells), by_mu_table(cells), readings(cells), slopes(cells)]
+    tables = [table for table in tables if table.rows]
+    return View(tables, figures(cells), [_answer(cells), _temperature(cells), tally(rows)], plain=False)
+
+
+def claims(cells: Cells) -> list[Claim]:
+    """The directions of the paper's text."""
+    found = []
+    for key, name in (("linf_grid", "L_inf"), ("l1_test", "L_1")):
+        sides = cells.side("SL", key), cells.side("CE", key)
+        found += [
+            lower(f"SL has the smaller mean {name} calibration error", "smaller", *sides),
+            steadier(f"SL has the smaller spread of the {name} calibration error", "smaller", *sides),
+        ]
+    alike = cells.side("SL", "test_error"), cells.side("CE", "test_error")
+    found += [
+        lower("the misclassification rates are comparable", "0.167, 0.164", *alike, margin=ALIKE),
+        best_mu("the best mu of SL + l2", PAPER_MU["SL"], cells, "SL"),
+        best_mu("the best mu of CE + l2", PAPER_MU["CE"], cells, "CE"),
+    ]
+    return found
+
+
+def instance(cells: Cells) -> Table:
+    """The paper's one instance beside our replications."""
+    body = []
+    for (loss, key), paper in ONE_INSTANCE.items():
+        values = cells.side(loss, key)
+        within = min(values) <= paper <= max(values)
+        word = "within our range" if within else "outside our range"
+        label = "L_inf calibration error" if key == "linf_grid" else "test error"
+        told = f"{min(values):.3f} to {max(values):.3f}"
+        body.append(
+            [
+                Entry(f"{NAMES[loss]}: {label}"), Entry(f"{paper:.3f}", paper), Entry(spread(values)), Entry(told),
+                Entry(word, word, "agrees" if within else "differs"),
+            ]
+        )  # fmt: skip
+    caption = (
+        "The paper gives the values of one instance; ours are the mean (standard deviation) and the range over replications."
+    )
+    return Table("Beside the paper's one instance", ["", "the paper's", "ours", "range", "so it is"], body, caption)
+
+
+def chosen(cells: Cells) -> Table:
+    """Every measure of every loss, and of other readings of the same outputs, at the chosen mu."""
+    body = []
+    base = cells.best("CE") or 0.0
+    for name, (loss, inside) in ROWS.items():
+        mu = cells.best(loss)
+        if mu is None:
+            continue
+        row = [Entry(name, name), Entry(f"{mu:g}", mu)]
+        for key in MEASURES:
+            where = key if key == "test_error" else inside + key
+            row.append(entry(cells.values(loss, mu, where), cells.values("CE", base, key)))
+        body.append(row)
+    caption = (
+        "Calibration errors are of |p - eta|: largest (L_inf) and mean (L_1). p is (1 + f)/2 brought to [0, 1] for SL, the "
+        "sigmoid else; the temperature is fitted on the validation points; undone takes the smoothing back out of the "
+        "probability. Mean (standard deviation) over replications; green is better than CE + l2, red is worse, paired."
+    )
+    return Table("At the chosen mu", ["", "mu", *MEASURES.values()], body, caption)
+
+
+def by_mu_table(cells: Cells) -> Table:
+    """Validation error and L_inf calibration error of every loss and mu."""
+    losses = [loss for loss in NAMES if cells.mus(loss)]
+    mus = sorted({mu for loss in losses for mu in cells.mus(loss)})
+    body = []
+    for loss in losses:
+        for key, label in (("validation_error", "validation error"), ("linf_grid", "L_inf")):
+            best = cells.best(loss)
+            texts = [(mu, spread(cells.values(loss, mu, key))) for mu in mus]
+            body.append(
+                [Entry(f"{NAMES[loss]}: {label}"), *(Entry(text, kind="better" if mu == best else "") for mu, text in texts)]
+            )
+    caption = "Mean (standard deviation) over replications; green: the mu of the least mean validation error."
+    return Table("By mu", ["", *(f"mu = {mu:g}" for mu in mus)], body, caption)
+
+
+def readings(cells: Cells) -> Table:
+    """Whether the first claim depends on how the paper is read."""
+    body = []
+    for change in ["", *(c for c in cells.changes() if not c.startswith(("n=", "width=")))]:
+        best = {loss: cells.best(loss, change) for loss in ("SL", "CE")}
+        if best["SL"] is None or best["CE"] is None:
+            continue
+        sides = {key: [cells.side(loss, key, change) for loss in best] for key in ("test_error", "linf_grid", "l1_grid")}
+        a, b = sides["linf_grid"]
+        word = {HOLDS: "SL is nearer eta", FAILS: "CE is nearer eta", OPEN: OPEN}[judged(difference(a, b))]
+        means = [Entry(" against ".join(spread(values, 3) for values in pair)) for pair in sides.values()]
+        count = str(min(len(a), len(b)))
+        row = [Entry(change or "ours"), Entry(count), Entry(f"{best['SL']:g}, {best['CE']:g}"), *means, Entry(word, word)]
+        body.append(row)
+    pairs = [f"{name}, SL against CE" for name in ("test error", "L_inf", "L_1")]
+    head = ["reading", "replications", "mu of SL, CE", *pairs, "by L_inf"]
+    caption = (
+        "Other readings of eta and of the learning rate at one mu, with fewer replications; the penalty beside the mean loss "
+        "at the mu that its own validation error chooses. Bayes errors: affine (ours) 0.165, clipped 0.079, absolute 0.193, "
+        "half 0.160."
+    )
+    return Table("How much the reading matters", head, body, caption)
+
+
+def slope(points: Mapping[float, Sequence[float]]) -> list[float]:
+    """The slope of log measure against log size by least squares, one per replication."""
+    logs = np.log(np.array(list(points), dtype=float))
+    values = np.log(np.maximum(np.array(list(points.values()), dtype=float), 1e-12))  # (sizes, replications)
+    return [float(s) for s in np.polyfit(logs, values, 1)[0]]
+
+
+def slopes(cells: Cells) -> Table:
+    """How calibration errors fall with the number of points and with the width."""
+    whats, keys = {"n": "points n", "width": "width"}, {"linf_grid": "L_inf", "l1_grid": "L_1"}
+    body = []
+    for what, loss, key in product(whats, ("SL", "CE"), keys):
+        points = cells.curve(loss, what, key)
+        if len(points) > 1:
+            theory = "-1/10" if (what, loss, key) == ("n", "SL", "linf_grid") else ""
+            body.append([Entry(f"{NAMES[loss]}: {keys[key]} by {whats[what]}"), *_slope_entries(points, theory)])
+    caption = (
+        "Least-squares slope of the logarithm of the error against that of the size, mean over replications with Student's 95% "
+        "interval. Theorem 4 bounds the L_inf error of square loss on the sphere; with a bias coordinate d = 3, and its "
+        "exponent is 1/10."
+    )
+    return Table("Slopes", ["", "slope", "95% interval", "Theorem 4", "error"], body, caption)
+
+
+def _slope_entries(points: Mapping[float, Sequence[float]], theory: str) -> list[Entry]:
+    """Slope, interval, what theory says, and the error at both ends."""
+    found = slope(points)
+    d = paired(dict(enumerate(found)), dict.fromkeys(range(len(found)), 0.0))
+    interval = "–" if d is None or d.low is None else f"[{d.low:+.3f}, {d.high:+.3f}]"
+    ends = ", ".join(f"{np.mean(points[size]):.3f} at {size:g}" for size in (min(points), max(points)))
+    mean = float(np.mean(found))
+    return [Entry(f"{mean:+.3f}", mean), Entry(interval), Entry(theory), Entry(ends)]
+
+
+def _answer(cells: Cells) -> str:
+    told = []
+    for loss in ("SL", "CE"):
+        mu = cells.best(loss) or 0.0
+        linf, error = (float(np.mean(cells.values(loss, mu, key))) for key in ("linf_grid", "test_error"))
+        told.append(f"{NAMES[loss]} is off by at most {linf:.3f} and errs {100 * error:.2f}% (mu = {mu:g})")
+    return f"Means over replications at the chosen mu: {'; '.join(told)}."
+
+
+def _temperature(cells: Cells) -> str:
+    scaled, own, square = (
+        cells.side("CE", "also.temperature.linf_grid"),
+        cells.side("CE", "linf_grid"),
+        cells.side("SL", "linf_grid"),
+    )
+    words = {HOLDS: "square loss is still nearer", FAILS: "nearer than square loss", OPEN: "not to be told from square loss"}
+    word = words[judged(difference(square, scaled))]
+    return f"A temperature takes cross-entropy's L_inf error from {np.mean(own):.3f} to {np.mean(scaled):.3f}: {word}."
