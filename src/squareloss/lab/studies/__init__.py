@@ -13,6 +13,12 @@ from squareloss.lab.studies.names import choose
 
 # name -> "module:attribute" of a study; a module is imported only when it is asked for
 STUDIES: dict[str, str] = {
+    "table1": "squareloss.lab.studies.table1:STUDY",
+    "gaussian_noise": "squareloss.lab.studies.gaussian_noise:STUDY",
+    "reliability": "squareloss.lab.studies.reliability:STUDY",
+    "adversarial_training": "squareloss.lab.studies.adversarial_training:STUDY",
+    "codings": "squareloss.lab.studies.codings:STUDY",
+    "beyond_paper": "squareloss.lab.studies.beyond_paper:STUDY",
     "spirals": "squareloss.lab.studies.spirals:STUDY",
     "sine": "squareloss.lab.studies.sine:STUDY",
 }

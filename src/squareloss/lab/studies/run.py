@@ -71,7 +71,7 @@ def _engine(options: Options, device: str | None) -> str:
 def header_of(study: Study, scale: str, seeds: Sequence[int]) -> Header:
     """The header of a study, from what it says of itself."""
     choose("scale", scale, SCALES)
-    cells = study.cells(scale)
+    cells, paper = study.cells(scale), getattr(study, "paper", {})
     return Header(
         study=study.name,
         title=f"{study.name}: {study.summary}",
@@ -81,7 +81,7 @@ def header_of(study: Study, scale: str, seeds: Sequence[int]) -> Header:
         hashes={cell.name: cell.hash() for cell in cells},
         columns=getattr(study, "columns", ()),
         baseline=getattr(study, "baseline", ""),
-        paper=getattr(study, "paper", {}),
+        paper=paper(scale) if callable(paper) else paper,
         claims=getattr(study, "claims", ()),
         facts=[("scale", scale), ("cost", study.cost.get(scale, "not known")), ("seeds", str(len(seeds)))],
     )

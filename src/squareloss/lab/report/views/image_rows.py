@@ -1,0 +1,147 @@
+"""The results of image studies by network: what the cells of a network measured, put together again, over its seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from squareloss.lab.report.statistics import Summary, summarise
+from squareloss.lab.report.views.paper_images import TABLE_1, Value, values
+from squareloss.lab.runs.store import Record
+
+_CELL = re.compile(r"(?P<line>.+)-(?P<kind>clean|beyond|worst|pgd|autoattack|from-[^-]+)")
+_EPOCHS = 200  # of the paper's recipes
+
+
+@dataclass
+class Net:
+    """A line of a table under one recipe.
+
+    Arguments:
+        line: such as "resnet18-cifar10-SL".
+        recipe: how it was trained, in words; full is whether that is as long as the paper trains.
+        metrics: by seed, of all its cells.
+        seconds: by kind of measure, one entry per seed.
+        diverged: by seed, where the loss was no longer finite.
+        weights: by seed, the marks of the networks measured; more than one if it was trained again in between.
+    """
+
+    line: str
+    recipe: str
+    full: bool
+    metrics: dict[int, dict[str, Any]] = field(default_factory=dict)
+    seconds: dict[str, dict[int, float]] = field(default_factory=dict)
+    diverged: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    weights: dict[int, set[str]] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> str:
+        """The name of its loss."""
+        return self.line.split("-")[2]
+
+    @property
+    def paper(self) -> Mapping[str, Value]:
+        """What the paper reports of it; nothing under another recipe."""
+        return values().get(self.line, {}) if self.full else {}
+
+    def by_seed(self, key: str) -> dict[int, float]:
+        """A measure by seed, "ece+temperature" after a temperature."""
+        name, plus, reading = key.partition("+")
+        found = {}
+        for seed, metrics in self.metrics.items():
+            own = {**metrics, **metrics.get("readings", {}).get(plus + reading, {})}
+            if isinstance(own.get(name), (int, float)):
+                found[seed] = float(own[name])
+        return found
+
+    def summary(self, key: str) -> Summary:
+        """Mean and standard deviation over seeds."""
+        return summarise(list(self.by_seed(key).values()))
+
+    def show(self, key: str, percent: bool = True) -> str:
+        """Mean (std) as text; a dash where there is nothing."""
+        found = self.summary(key)
+        return shown(found.mean, found.std, percent)
+
+
+def shown(mean: float | None, std: float | None, percent: bool = True) -> str:
+    """Mean (std) as text, in percent with two digits or with four digits."""
+    if mean is None:
+        return "–"
+    unit, digits = (100, 2) if percent else (1, 4)
+    return f"{unit * mean:.{digits}f}" + ("" if std is None else f" ({unit * std:.{digits}f})")
+
+
+def paper_shown(value: Value | None, percent: bool = True) -> str:
+    """The paper's value as text."""
+    if value is None:
+        return "–"
+    return value.mark if value.mean is None else shown(value.mean, value.std, percent) + value.mark
+
+
+def nets(records: Iterable[Record]) -> list[Net]:
+    """The networks of some records; equal results of two studies count once."""
+    found: dict[tuple[str, str], Net] = {}
+    for record in {(r.hash, r.seed): r for r in records}.values():
+        parts = _CELL.fullmatch(record.cell)
+        if parts is None or record.spec.get("task") != "images":
+            continue
+        recipe, kind = trained(record), parts["kind"]
+        full = record.spec["recipe"]["epochs"] == _EPOCHS and is_whole(record)
+        net = found.setdefault((parts["line"], recipe), Net(parts["line"], recipe, full))
+        net.weights.setdefault(record.seed, set()).add(record.metrics.get("weights", ""))
+        if record.status == "diverged":
+            net.diverged[record.seed] = record.metrics.get("diverged", {})
+            continue
+        source = kind.removeprefix("from-")
+        metrics = {f"{k}_{source}" if kind != source and "_" in k else k: v for k, v in record.metrics.items()}
+        timings = net.metrics.get(record.seed, {}).get("timings", {}) | {kind: metrics.pop("timings", {})}
+        net.metrics.setdefault(record.seed, {}).update({**metrics, "timings": timings})
+        net.seconds.setdefault(kind, {})[record.seed] = record.seconds
+    return sorted(found.values(), key=lambda net: (not net.full, net.recipe, _place(net.line)))
+
+
+def is_whole(record: Record) -> bool:
+    """Whether a result is of a data set in whole, not of a part or a stand-in."""
+    return record.spec["data"].get("name") in ("cifar10", "cifar100") and "train" not in record.spec["data"]
+
+
+def trained(record: Record) -> str:
+    """How a network was trained, in words; and what stands in for it and its data, if something does."""
+    recipe, spec = record.spec["recipe"], record.spec
+    text = f"{recipe['epochs']} epochs, ({recipe['lr']:g}, {recipe['batch_size']})"
+    data = f"{spec['data']['train']} images" if "train" in spec["data"] else ""
+    return text if is_whole(record) else f"{text}; {spec['network']['name']}, {data} of {spec['data']['name']}"
+
+
+def label(line: str) -> tuple[str, str, str]:
+    """Data, network and loss as people write them."""
+    network, data, *rest = line.split("-")
+    networks = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "wrn16_10": "WRN-16-10"}
+    ends = {"b128": "(.1, 128)", "adv3": "PGD-3", "adv7": "PGD-7"}
+    loss = " ".join([_LOSSES.get(rest[0], rest[0]), *(ends.get(part, part) for part in rest[1:])])
+    return data.upper().replace("CIFAR", "CIFAR-"), networks.get(network, network), loss
+
+
+_LOSSES = {"SLr1": "SL, radius 1", "OH1": "one-hot (1, 1)", "OH5": "one-hot (5, 15)", "CEsmooth": "CE, smoothed .1"}
+
+
+def pairs(found: Sequence[Net]) -> list[tuple[Net, Net]]:
+    """Each network by square loss with its counterpart by cross-entropy under the same length of training."""
+    by_name = {(net.line, net.recipe.split(",")[0]): net for net in found}
+    both = []
+    for net in found:
+        epochs = net.recipe.split(",")[0]
+        plain = net.line.replace("-SL", "-CE")
+        # the paper's table has cross-entropy at its better learning rate beside square loss at its own
+        other = by_name.get((plain.removesuffix("-b128") if net.line in TABLE_1 else plain, epochs))
+        if net.loss == "SL" and other is not None:
+            both.append((other, net))
+    return both
+
+
+def _place(line: str) -> tuple[int, str]:
+    known = list(values())
+    return (known.index(line) if line in known else len(known), line)

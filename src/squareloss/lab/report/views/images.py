@@ -1,0 +1,220 @@
+"""The image studies as tables in the paper's shape, ours beside the paper's, with what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from squareloss.lab.report.figures import Figure, Panel
+from squareloss.lab.report.header import Header
+from squareloss.lab.report.svg import Plot
+from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.report.views import View
+from squareloss.lab.report.views.image_claims import LEVELS, claims
+from squareloss.lab.report.views.image_rows import Net, label, nets, paper_shown
+from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, REPLICATIONS, TABLE_1
+from squareloss.lab.runs.store import Record
+
+STDS = (0.1, 0.2, 0.3, 0.4)
+_WHO = ["data", "network", "loss", "trained", "seeds"]
+_ATTACKS = {"pgd": "PGD-100", "autoattack": "AutoAttack", "worst": "worst case", "least": "least over all"}
+
+
+def view(records: Sequence[Record], header: Header) -> View:
+    """The tables and figures of one of the image studies."""
+    found = nets(records)
+    tables = [make(found) for make in VIEWS_OF.get(header.study, ())]
+    figures = [robustness(found)] if header.study in ("table1", "adversarial_training") else []
+    return View(
+        [table for table in tables if table.rows],
+        [figure for figure in figures if figure.panels],
+        cautions(found),
+        plain=False,
+    )
+
+
+def cautions(found: Sequence[Net]) -> list[str]:
+    """Networks that diverged, and lines whose numbers rest on more than one network of a seed."""
+    lines = []
+    for net in found:
+        name = " ".join(label(net.line))
+        lines += [
+            f"{name}, seed {seed}: diverged at epoch {at.get('epoch', '?')}." for seed, at in sorted(net.diverged.items())
+        ]
+        twice = sorted(seed for seed, marks in net.weights.items() if len(marks) > 1)
+        if twice:
+            seeds = ", ".join(map(str, twice))
+            lines.append(f"{name}: its measures at seed {seeds} are of networks trained more than once.")
+    return lines
+
+
+def _table(heading: str, found: Sequence[Net], columns: Sequence[tuple[str, str, bool]], caption: str) -> Table:
+    """A row per network that has something in the columns, (key, label, percent) each; below it, the paper's."""
+    columns = [c for c in columns if any(net.by_seed(c[0]) for net in found)]
+    rows = []
+    for net in found:
+        if not (any(net.by_seed(key) for key, _, _ in columns) or (net.diverged and columns)):
+            continue
+        seeds = len(net.metrics) or len(net.diverged)
+        ours = [_ours(net, key, percent) for key, _, percent in columns]
+        rows.append([*map(Entry, (*label(net.line), net.recipe, str(seeds))), *ours])
+        paper = [net.paper.get(key) for key, _, _ in columns]
+        if any(paper):
+            theirs = [Entry(paper_shown(v, percent)) for v, (_, _, percent) in zip(paper, columns, strict=True)]
+            rows.append([*map(Entry, ("", "", "", "the paper", str(REPLICATIONS))), *theirs])
+    return Table(heading, [*_WHO, *(name for _, name, _ in columns)], rows, caption)
+
+
+def _ours(net: Net, key: str, percent: bool) -> Entry:
+    if net.diverged and not net.metrics:
+        return Entry("diverged", None, "diverged")
+    return Entry(net.show(key, percent), net.summary(key).mean)
+
+
+def table_1(found: Sequence[Net]) -> Table:
+    """Clean accuracy and what the attacks leave."""
+    columns = [("accuracy", "clean", True)]
+    columns += [(f"{key}_{level}", f"{name} {level}/255", True) for key, name in _ATTACKS.items() for level in LEVELS]
+    caption = (
+        "Percent of the test images, mean (std) over seeds. PGD-100 as the paper attacks: by cross-entropy, of square loss by "
+        "its L1. The worst case is over the adaptive suite of docs/attacks.md; the last columns are per image over AutoAttack, "
+        "on scores and on eta, and that suite."
+    )
+    return _table("Accuracy and robustness", _only(found, lambda net: "adv" not in net.line), columns, caption)
+
+
+def attack_losses(found: Sequence[Net]) -> Table:
+    """PGD-100 by each loss."""
+    names = list(dict.fromkeys(key for net in found for m in net.metrics.values() for key in m if key.startswith("pgd_")))
+    losses = dict.fromkeys(key.removeprefix("pgd_").rpartition("_")[0] for key in names)
+    columns = [(f"pgd_{loss}_{level}", f"{loss} {level}/255", True) for level in LEVELS for loss in losses if loss]
+    return _table(
+        "PGD-100 by attack loss", found, columns, "Percent left by each loss alone; least: per image over all of them."
+    )
+
+
+def noise(found: Sequence[Net]) -> Table:
+    """Accuracy under Gaussian noise."""
+    columns = [("accuracy", "clean", True), *((f"noise_{std}", f"noise {std}", True) for std in STDS)]
+    caption = "Percent; noise of that standard deviation in standardised space."
+    return _table("Gaussian noise", _only(found, lambda net: "adv" not in net.line), columns, caption)
+
+
+def calibration(found: Sequence[Net]) -> Table:
+    """ECE, smooth ECE and Brier score, as trained and after a temperature."""
+    columns = [("accuracy", "accuracy, %", True)]
+    columns += [("ece", "ECE", False), ("ece_clipped", "ECE, clipped eta", False), ("smooth_ece", "smooth ECE", False)]
+    columns += [("brier", "Brier", False), ("temperature", "temperature", False)]
+    columns += [(f"{k}+temperature", f"{n} after it", False) for k, n in (("ece", "ECE"), ("smooth_ece", "smooth ECE"))]
+    columns += [("brier+temperature", "Brier after it", False)]
+    caption = (
+        "ECE with 15 bins, of softmax or of projected eta. After a temperature: each half of the test set by the one fitted on "
+        "the other half."
+    )
+    return _table("Calibration", found, columns, caption)
+
+
+def adversarial(found: Sequence[Net]) -> Table:
+    """Adversarial training."""
+    columns = [("accuracy", "clean", True), *((f"{key}_8", f"{name} 8/255", True) for key, name in _ATTACKS.items())]
+    mine = _only(found, lambda net: net.line in ADVERSARIAL)
+    return _table("Adversarial training", mine, columns, "Percent. The paper does not say how many runs.")
+
+
+def codings(found: Sequence[Net]) -> Table:
+    """One-hot against simplex."""
+    columns = [("accuracy", "accuracy", True), ("train_accuracy", "on training batches", True), ("ece+", "ECE", False)]
+    caption = "Percent, but for ECE. An asterisk: the paper's training accuracy shows no fit."
+    return _table("Codings", _only(found, lambda net: net.line in CODINGS), columns, caption)
+
+
+def beyond(found: Sequence[Net]) -> Table:
+    """Neural collapse, other images, transferred examples."""
+    columns = [("nc1", "NC1", False), ("nc2_norms", "NC2 norms", False), ("nc2_angles", "NC2 angles", False)]
+    columns += [("nc3", "NC3", False), ("nc4", "NC4, %", True)]
+    columns += [("auroc_probability", "AUROC by probability", False), ("auroc_score", "AUROC by score", False)]
+    sources = ("CE", "SL")
+    columns += [(f"transfer_{x}_{s}", f"stand examples of {s}, {x}/255, %", True) for s in sources for x in LEVELS]
+    caption = (
+        "Neural collapse on the training images; AUROC of telling CIFAR-100's test images from CIFAR-10's; percent right on "
+        "examples made on the other network, of the images that both have right."
+    )
+    return _table("Beyond the paper", found, columns, caption)
+
+
+def cost(found: Sequence[Net]) -> Table:
+    """GPU seconds of a network and of its measures, and what Table 1 comes to with five seeds."""
+    rows, hours, missing = [], 0.0, set(TABLE_1)
+    for net in found:
+        parts = [_seconds(net, kind) for kind in ("training", "clean", "worst", "pgd", "autoattack")]
+        if all(part is None for part in parts):
+            continue
+        total = sum(part or 0.0 for part in parts)
+        entries = [Entry("–" if part is None else f"{part:.0f}", part) for part in (*parts, total)]
+        rows.append([*map(Entry, (*label(net.line), net.recipe)), *entries])
+        if net.full and net.line in TABLE_1 and None not in parts:
+            hours, missing = hours + REPLICATIONS * total / 3600, missing - {net.line}
+    told = f"Table 1 with five seeds, measures included: {hours:.1f} hours"
+    left = (
+        f" for {len(TABLE_1) - len(missing)} of its {len(TABLE_1)} networks; the others are not complete yet" if missing else ""
+    )
+    names = [
+        "data",
+        "network",
+        "loss",
+        "trained",
+        "training",
+        "accuracy, calibration, noise",
+        "worst case",
+        "PGD",
+        "AutoAttack",
+    ]
+    caption = f"Seconds of one network; training is its share of those side by side. {told}{left}."
+    return Table("Cost", [*names, "all"], rows if rows else [], caption)
+
+
+def _seconds(net: Net, kind: str) -> float | None:
+    """Mean seconds over seeds; those of "clean" without the training that its job includes."""
+    training = [m["timings"]["clean"]["training"] for m in net.metrics.values() if "clean" in m.get("timings", {})]
+    if kind == "training":
+        return sum(training) / len(training) if training else None
+    spent = list(net.seconds.get(kind, {}).values())
+    mean = sum(spent) / len(spent) if spent else None
+    return mean if mean is None or kind != "clean" else mean - sum(training) / len(training)
+
+
+def robustness(found: Sequence[Net]) -> Figure:
+    """What each attack leaves by radius, a panel per network."""
+    caption = (
+        "Share of the test images that stand, by radius in 255ths: under PGD by the paper's loss, under AutoAttack, and in the "
+        "worst case. The gap between the lines is what a weak attack hides."
+    )
+    return Figure("Robustness", caption, [panel for net in found if (panel := _panel(net)) is not None])
+
+
+def _panel(net: Net) -> Panel | None:
+    curves = {}
+    for key, name in _ATTACKS.items():
+        points = [(0.0, net.summary("accuracy").mean), *((float(x), net.summary(f"{key}_{x}").mean) for x in LEVELS)]
+        curves[name] = [(x, y) for x, y in points if y is not None]
+    curves = {name: known for name, known in curves.items() if len(known) > 1}
+    if not curves:
+        return None
+    heading = " ".join(label(net.line))
+    plot = Plot("radius in 255ths", "robust accuracy", (0, max(LEVELS)), (0, 1), heading, percent=True)
+    for colour, (name, known) in enumerate(curves.items()):
+        plot.line(known, colour, name, heavy=name == "worst case")
+    return Panel(heading, plot.svg(), [(i, name, name == "worst case") for i, name in enumerate(curves)], net.recipe)
+
+
+def _only(found: Sequence[Net], test: Callable[[Net], bool]) -> list[Net]:
+    return [net for net in found if test(net)]
+
+
+VIEWS_OF: dict[str, tuple[Callable[[Sequence[Net]], Table], ...]] = {
+    "table1": (table_1, attack_losses, calibration, claims, cost),
+    "gaussian_noise": (noise, claims),
+    "reliability": (calibration, claims),
+    "adversarial_training": (adversarial, attack_losses, calibration, claims, cost),
+    "codings": (codings, claims),
+    "beyond_paper": (beyond, table_1, attack_losses, calibration, cost),
+}

@@ -1,0 +1,9 @@
+"""What the image studies share: which networks, how they are trained side by side and kept, and what is measured of each.
+
+plan      a line of a table -> cells: one per network and measurement
+data      CIFAR, a part of it, or a stand-in
+networks  trained once, kept in the scratch folder, measured by any number of cells
+measures  clean (with calibration and noise), PGD by loss, the worst case, AutoAttack
+beyond    what the paper has not: neural collapse, out-of-distribution detection, transfer of examples
+study     the study itself
+"""

@@ -1,0 +1,244 @@
+"""What is measured of a trained network: accuracy with calibration and noise, PGD by loss, the worst case, AutoAttack.
+
+Each measure is a function of the network, its settings (the "measure" of the cell's spec), the seed, and notes, which keep what
+is done if the machine is taken away in the middle. Shares are of the test images, between 0 and 1.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from squareloss import metrics
+from squareloss.attacks.autoattack import autoattack
+from squareloss.attacks.evaluation import EtaScores
+from squareloss.attacks.noise import gaussian_noise
+from squareloss.attacks.pgd import pgd
+from squareloss.attacks.results import AttackResult
+from squareloss.attacks.worst_case import worst_case
+from squareloss.codings import Coding
+from squareloss.lab.runs.store import write_atomically
+from squareloss.lab.studies.images.networks import Trained
+from squareloss.lab.studies.measure import fit_temperature
+from squareloss.lab.training.loop import outputs_of
+
+Json = dict[str, Any]
+_OF_SOFTMAX = ("ce", "margin", "angle", "dlr")
+_OF_CODINGS = ("softmax_probability", "log_probability", "residual", "ce", "margin", "angle", "dlr")
+
+
+class Notes:
+    """What a job has found so far, in its scratch folder: a job that is started again does only the rest.
+
+    Arguments:
+        folder: the scratch folder of the job.
+        total: how many things there are to find.
+        report: called with the share that is done.
+    """
+
+    def __init__(self, folder: Path, total: int, report: Callable[[float], None] = lambda share: None) -> None:
+        self.folder, self.total, self.report = folder, max(total, 1), report
+        self.path = folder / "notes.json"
+        self.found: dict[str, Json] = json.loads(self.path.read_bytes()) if self.path.exists() else {}
+
+    def once(self, name: str, find: Callable[[], Json]) -> Json:
+        """What `find` gives, with the seconds it took; from the notes if it was found before."""
+        if name not in self.found:
+            began = time.perf_counter()
+            found = find()
+            self.found[name] = {**found, "seconds": round(time.perf_counter() - began, 3)}
+            write_atomically(self.path, json.dumps(self.found).encode())
+        self.report(min(1.0, len(self.found) / self.total))
+        return self.found[name]
+
+
+def clean(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
+    """Accuracy, calibration as trained and after a temperature, and accuracy under noise, on the whole test set."""
+    read = notes.once("readings", lambda: _readings(net))
+    noise = notes.once("noise", lambda: _noise(net, settings["noise"], seed))
+    curve = net.facts["curve"]
+    return {
+        "accuracy": read["accuracy"],
+        "train_accuracy": _short(curve[-1]["train_accuracy"]),
+        "temperature": read["temperature"],
+        "readings": read["readings"],
+        "noise": {"std": settings["noise"], "accuracy": noise["accuracy"]},
+        **{f"noise_{std:g}": value for std, value in zip(settings["noise"], noise["accuracy"], strict=True)},
+        "curve": _thin(curve),
+        "side_by_side": net.facts["side_by_side"],
+        "timings": {"training": _short(net.facts["seconds"]), "calibration": read["seconds"], "noise": noise["seconds"]},
+    }
+
+
+def _readings(net: Trained) -> Json:
+    outputs = outputs_of(net.network, net.data.test.x, preprocess=net.model.preprocess)
+    labels = net.data.test.y.to(outputs.device)
+    softened, temperatures = crossed(net, outputs, labels)
+    own = _reading(net.loss.probabilities(outputs), labels)
+    if isinstance(net.loss.link, Coding):
+        clipped = metrics.ece(net.loss.link.eta(outputs), labels)
+        own |= {"ece_clipped": _short(float(clipped)), "outside": _short(clipped.outside)}
+    return {
+        "accuracy": float((net.loss.link.predict(outputs) == labels).double().mean()),
+        "temperature": sum(temperatures) / 2,
+        "readings": {"": own, "+temperature": _reading(softened, labels)},
+    }
+
+
+def crossed(net: Trained, outputs: Tensor, labels: Tensor) -> tuple[Tensor, list[float]]:
+    """Probabilities (N, K) after a temperature, each half of the test set by the one fitted on the other half, and both.
+
+    So training keeps all its images, and no image is read by a temperature that has seen its label.
+    """
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(labels.device)
+    halves = (order[: len(order) // 2], order[len(order) // 2 :])
+    scores, found = net.loss.link.scores(outputs), []
+    probabilities = torch.empty_like(scores)
+    for mine, other in (halves, halves[::-1]):
+        temperature, _ = fit_temperature(net.loss, outputs[other], labels[other])
+        probabilities[mine] = temperature.transform(scores[mine])
+        found.append(float(temperature.state()["temperature"]))
+    return probabilities, found
+
+
+def _reading(probabilities: Tensor, labels: Tensor) -> Json:
+    evaluation = metrics.evaluate(probabilities, labels, bootstrap=0)
+    table = metrics.reliability(probabilities, labels)
+    return {
+        **{name: _short(float(evaluation[name])) for name in ("ece", "smooth_ece", "classwise_ece", "brier", "nll")},
+        "reliability": {
+            "count": [int(n) for n in table.count.tolist()],
+            "confidence": [_short(value) for value in table.confidence.tolist()],
+            "accuracy": [_short(value) for value in table.accuracy.tolist()],
+        },
+    }
+
+
+def _noise(net: Trained, stds: Sequence[float], seed: int) -> Json:
+    x, y = points(net)
+    return {"accuracy": gaussian_noise(net.model, x, y, stds, channel_std=net.data.std, seed=seed).accuracy}
+
+
+def by_loss(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
+    """PGD at each radius by every loss, each on all images by itself; and per image the least over the losses.
+
+    "pgd_2" is what the paper reports: by cross-entropy, or for codings by its L1, softmax_probability.
+    """
+    coding = net.loss.link if isinstance(net.loss.link, Coding) else None
+    names = _OF_SOFTMAX if coding is None else _OF_CODINGS
+    x, y = points(net, settings["points"])
+    notes.total = len(names) * len(settings["levels"])
+    found: Json = {"points": len(y), "timings": dict.fromkeys(names, 0.0)}
+    for level in settings["levels"]:
+        broken = torch.zeros(len(y), dtype=torch.bool)
+        for name in names:
+            attack = partial(
+                pgd, net.model, x, y, level / 255, loss=name, steps=settings["steps"], coding=coding, seed=seed
+            )  # fmt: skip
+            one = notes.once(f"{name} {level}", partial(_record, attack))
+            found[f"pgd_{name}_{level}"] = one["robust"]
+            found["timings"][name] = round(found["timings"][name] + one["seconds"], 3)
+            broken |= _unpacked(one["broken"], len(y))
+        found[f"pgd_{level}"] = found[f"pgd_{'ce' if coding is None else 'softmax_probability'}_{level}"]
+        found[f"pgd_least_{level}"] = 1 - float(broken.double().mean())
+    return found
+
+
+def adaptive(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
+    """The worst case over the losses, targets, scales and starts of `attacks.worst_case`, at each radius."""
+    x, y = points(net, settings["points"])
+    notes.total = len(settings["levels"])
+    found: Json = {"points": len(y), "timings": {}}
+    for level in settings["levels"]:
+        attack = partial(_worst, net, x, y, level / 255, seed)
+        one = notes.once(f"worst {level}", partial(_record, attack))
+        found[f"worst_{level}"] = one["robust"]
+        found["timings"][f"{level}/255"] = one["seconds"]
+    return found
+
+
+def standard(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
+    """AutoAttack on the scores and, of codings, on eta; and per image the least over these and the worst case."""
+    x, y = points(net, settings["points"])
+    models: dict[str, nn.Module] = {"autoattack": net.model}
+    if isinstance(net.loss.link, Coding):
+        models["autoattack_eta"] = EtaScores(net.model, net.loss.link).eval()
+    notes.total = (len(models) + 1) * len(settings["levels"])
+    found: Json = {"points": len(y), "timings": {}}
+    for level in settings["levels"]:
+        broken = torch.zeros(len(y), dtype=torch.bool)
+        for name, model in models.items():
+            path = notes.folder / f"{name}-{level}.safetensors"  # to go on from in the middle of a long one
+            attack = partial(autoattack, model, x, y, level / 255, attacks=settings["attacks"], seed=seed, save=path)
+            one = notes.once(f"{name} {level}", partial(_record, attack))
+            path.unlink(missing_ok=True)
+            found[f"{name}_{level}"] = one["robust"]
+            found["timings"][f"{name} {level}/255"] = one["seconds"]
+            broken |= _unpacked(one["broken"], len(y))
+        left = (~broken).nonzero().squeeze(1)
+        last = notes.once(f"least {level}", partial(_left, net, x, y, left, level / 255, seed))
+        found[f"least_{level}"] = last["standing"] / len(y)
+    return found
+
+
+def _worst(net: Trained, x: Tensor, y: Tensor, eps: float, seed: int) -> AttackResult:
+    return worst_case(net.model, x, y, eps, report=False, seed=seed).result
+
+
+def _left(net: Trained, x: Tensor, y: Tensor, rows: Tensor, eps: float, seed: int) -> Json:
+    """How many of some images the worst case leaves."""
+    if not len(rows):
+        return {"standing": 0}
+    rows = rows.to(x.device)
+    return {"standing": int((~_worst(net, x[rows], y[rows], eps, seed).broken).sum())}
+
+
+def points(net: Trained, most: int | None = None) -> tuple[Tensor, Tensor]:
+    """Test images (n, C, H, W) in [0, 1] and labels (n,) on the network's device: all, or a draw, always the same."""
+    device, (x, y) = next(net.network.parameters()).device, net.data.test
+    if most is not None and most < len(y):
+        rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:most].sort().values
+        x, y = x[rows], y[rows]
+    return x.to(device).float() / 255, y.to(device)
+
+
+def _record(attack: Callable[[], AttackResult]) -> Json:
+    """What is noted of an attack; which images broke as hexadecimal digits."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the scores are probabilities")  # eta may be; its scores are attacked too
+        result = attack()
+    return {"robust": result.robust_accuracy, "broken": _packed(result.broken.cpu())}
+
+
+def _packed(mask: Tensor) -> str:
+    return np.packbits(mask.numpy()).tobytes().hex()
+
+
+def _unpacked(text: str, count: int) -> Tensor:
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=count)
+    return torch.from_numpy(bits.astype(bool))
+
+
+def _thin(curve: Sequence[Mapping[str, Any]], most: int = 50) -> Json:
+    """The training curve, at most some fifty epochs of it, the last among them."""
+    every = -(-len(curve) // most)
+    kept = [row for i, row in enumerate(curve) if (len(curve) - 1 - i) % every == 0]
+    return {
+        "epoch": [row["epoch"] + 1 for row in kept],
+        "loss": [_short(row["loss"]) for row in kept],
+        "train_accuracy": [_short(row["train_accuracy"]) for row in kept],
+    }
+
+
+def _short(value: float) -> float:
+    """Six significant digits."""
+    return float(f"{value:.6g}")

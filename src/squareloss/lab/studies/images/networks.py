@@ -1,0 +1,150 @@
+"""Trained networks: each trained once, several side by side on a GPU, and kept in the scratch folder for every cell.
+
+A network is known by everything that determines it but what is measured. Its folder holds the checkpoint of a training under
+way, so that a stopped one goes on, and then the network itself, from which later cells measure without training again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from squareloss.classifier import Classifier, Standardize
+from squareloss.lab.data import Dataset
+from squareloss.lab.runs import Cell, Context, Job
+from squareloss.lab.runs.leases import Leases
+from squareloss.lab.studies.images.data import read
+from squareloss.lab.studies.images.plan import make_loss, make_recipe
+from squareloss.lab.studies.ingredients import build
+from squareloss.lab.training import captured, checkpoint
+from squareloss.lab.training.loop import Diverged, Epoch, Run
+from squareloss.losses import Loss
+
+OnEpoch = Callable[[Epoch], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A network that cells ask for: a cell whose spec is that of the network alone, and a seed."""
+
+    cell: Cell
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Unique, and safe as a file name."""
+        return f"{self.cell.hash()}-seed{self.seed}"
+
+    def folder(self, context: Context) -> Path:
+        """Where it is kept."""
+        return context.root / "networks" / self.key
+
+
+def wanted(job: Job) -> list[Wanted]:
+    """The networks a job needs: the one it measures, and for transferred examples the one they are made on."""
+    spec = dict(job.cell.spec)
+    measure = spec.pop("measure")
+    specs = [spec, {**spec, "loss": measure["source"]}] if "source" in measure else [spec]
+    return [Wanted(Cell("network", own), job.seed) for own in specs]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network as measures see it.
+
+    Arguments:
+        network: outputs (N, width) of standardised images, in eval mode.
+        model: the same with standardisation and link: scores (N, K) of images in [0, 1].
+        loss, data: what it was trained with, and on.
+        facts: curve, seconds of training (its share of those side by side), how many were side by side, and, if the loss was
+            no longer finite, where: "diverged".
+        mark: a hash of the weights, by which results show that they are of the same network.
+    """
+
+    network: nn.Module
+    model: Classifier
+    loss: Loss
+    data: Dataset
+    facts: Mapping[str, Any]
+    mark: str
+
+
+def train(networks: Sequence[Wanted], context: Context, on_epoch: Callable[[Wanted], OnEpoch]) -> None:
+    """Train those that are not there, side by side on a GPU, and keep them. Two processes never train the same one."""
+    with Leases(context.root / "locks") as leases:
+        for one in sorted(networks, key=lambda w: w.key):  # in one order everywhere, so that nobody waits in a circle
+            while not leases.acquire(one.key):
+                time.sleep(0.5)
+        missing = [one for one in networks if not _path(one, context).exists()]
+        if not missing:
+            return
+        runs = [_run(one, context, on_epoch(one)) for one in missing]
+        for one, run, outcome in zip(missing, runs, captured.train(runs, context.device), strict=True):
+            _keep(one, run, outcome, len(runs), context)
+
+
+def load(one: Wanted, context: Context) -> Trained:
+    """A network that was trained, on the device."""
+    run = _run(one, context, None)
+    tensors, facts = checkpoint.load(_path(one, context), run.fingerprint())
+    run.network.load_state_dict(tensors)
+    network = run.network.to(context.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    model = Classifier(network, run.loss.link, run.preprocess).to(context.device).eval()
+    return Trained(network, model, run.loss.to(context.device), read(one.cell.spec["data"]), facts, _mark(tensors))
+
+
+def forget(one: Wanted, context: Context) -> None:
+    """Remove a network, to be trained anew."""
+    shutil.rmtree(one.folder(context), ignore_errors=True)
+
+
+def _run(one: Wanted, context: Context, on_epoch: OnEpoch | None) -> Run:
+    spec = one.cell.spec
+    data, recipe = read(spec["data"]), make_recipe(spec["recipe"])
+    return Run(
+        network=build(dict(spec["network"]), data.shape, data.num_classes, one.seed),
+        loss=make_loss(spec["loss"]),
+        recipe=recipe,
+        seed=one.seed,
+        x=data.train.x,
+        y=data.train.y,
+        preprocess=Standardize(data.mean, data.std),
+        path=one.folder(context) / "training.safetensors",
+        save_every=max(1, recipe.epochs // 40),
+        on_epoch=on_epoch,
+    )
+
+
+def _keep(one: Wanted, run: Run, outcome: list[Epoch] | Diverged, side_by_side: int, context: Context) -> None:
+    """Write the network, then drop the checkpoint of its training."""
+    diverged = isinstance(outcome, Diverged)
+    curve = outcome.curve if isinstance(outcome, Diverged) else outcome
+    facts = {
+        "fingerprint": run.fingerprint(),
+        "run": run.describe(),
+        "curve": [asdict(row) for row in curve],
+        "seconds": curve[-1].seconds / side_by_side if curve else 0.0,
+        "side_by_side": side_by_side,
+        "diverged": {key: getattr(outcome, key) for key in ("epoch", "step", "lr")} if diverged else None,
+    }
+    checkpoint.save(_path(one, context), run.network.state_dict(), facts)
+    (one.folder(context) / "training.safetensors").unlink(missing_ok=True)
+
+
+def _path(one: Wanted, context: Context) -> Path:
+    return one.folder(context) / "network.safetensors"
+
+
+def _mark(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,132 @@
+"""A study of image networks: lines of a table, each trained once and measured in several cells, from cheap to dear."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from squareloss.lab.report.header import Column
+from squareloss.lab.report.views.paper_images import paper_cells
+from squareloss.lab.runs import Cell, Context, Job, Result
+from squareloss.lab.studies.images import beyond, measures
+from squareloss.lab.studies.images.measures import Notes
+from squareloss.lab.studies.images.networks import OnEpoch, Trained, Wanted, forget, load, train, wanted
+from squareloss.lab.studies.images.plan import KINDS, SCALES, Line, cells_of
+from squareloss.lab.training.loop import Epoch
+
+MEASURES = {
+    "clean": measures.clean,
+    "beyond": beyond.collapse_and_outside,
+    "worst": measures.adaptive,
+    "pgd": measures.by_loss,
+    "autoattack": measures.standard,
+}
+
+
+@dataclass(frozen=True)
+class ImageStudy:
+    """Networks on images, and what is measured of them.
+
+    Training is by far the dearest, so a network is trained once for all its cells, at most `together` side by side on a GPU,
+    whole seeds first; then all of them are measured, the cheap measures first. Each result is written at once. A study that is
+    stopped goes on in the middle of a training or of a measure, as long as the results folder has its scratch folder.
+
+    Arguments:
+        name, summary, cost, seeds, columns: see `Study` and `report.header.Header`.
+        lines: of the table.
+        readings: show probabilities after a temperature as rows of their own.
+        recipe: "paper", "short" (the paper's schedule four times shorter) or "fast" (ours).
+        together: how many networks share a GPU.
+    """
+
+    name: str
+    summary: str
+    lines: tuple[Line, ...]
+    cost: Mapping[str, str]
+    columns: Sequence[Column] = ()
+    seeds: Mapping[str, int] = field(default_factory=lambda: {"smoke": 1, "laptop": 1, "paper": 5})
+    readings: bool = False
+    recipe: str = "paper"
+    together: int = 4
+
+    options: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "recipe": "paper, short (its schedule four times shorter) or fast (ours: 48 epochs at batch 256)",
+            "together": "networks that train side by side on a GPU",
+        }
+    )
+
+    def cells(self, scale: str) -> list[Cell]:
+        """Those of every line at that scale; lines that a recipe makes the same are there once."""
+        kept = SCALES[scale].networks
+        lines = [line for line in self.lines if not kept or line.network in kept]
+        by_name = {line.name(self.recipe): line for line in reversed(lines)}
+        return [cell for line in reversed(by_name.values()) for cell in cells_of(line, scale, self.recipe)]
+
+    def rows(self, scale: str) -> list[str]:
+        """The rows of the report."""
+        names = [cell.name for cell in self.cells(scale)]
+        return [row for name in names for row in ((name, f"{name}+temperature") if self.readings else (name,))]
+
+    def paper(self, scale: str) -> Mapping[str, Mapping[str, Sequence[float | None]]]:
+        """The paper's values, by cell; only under its own recipe are they to be compared."""
+        return paper_cells() if scale == "paper" and self.recipe == "paper" else {}
+
+    def run(self, jobs: Sequence[Job], context: Context) -> Iterator[Result]:
+        """Train what the jobs need, then measure, chunk by chunk."""
+        jobs = sorted(jobs, key=lambda job: job.seed)  # stable: whole seeds first, lines in their order
+        needed = {one.key: one for job in jobs for one in wanted(job)}
+        for job in jobs:
+            if job.cell.spec["measure"]["kind"] == "clean" and _measured(job, context).exists():
+                forget(wanted(job)[0], context)  # it is to be done again, from the start
+        most = self.together if context.device.startswith("cuda") else 1
+        networks, ready = list(needed.values()), set[str]()
+        for start in range(0, len(networks), most):
+            chunk = networks[start : start + most]
+            train(chunk, context, partial(_reporter, jobs, context))
+            ready |= {one.key for one in chunk}
+            now = [job for job in jobs if ready.issuperset(one.key for one in wanted(job))]
+            jobs = [job for job in jobs if job not in now]
+            for job in sorted(now, key=lambda job: KINDS.index(job.cell.spec["measure"]["kind"])):
+                yield _measure(job, context)
+                if job.cell.spec["measure"]["kind"] == "clean":
+                    _measured(job, context).touch()
+
+
+def _measured(job: Job, context: Context) -> Any:
+    """A file that tells that the first measure of a network is done."""
+    return wanted(job)[0].folder(context) / "measured"
+
+
+def _reporter(jobs: Sequence[Job], context: Context, one: Wanted) -> OnEpoch:
+    """Progress of a training goes to the first job that waits for it; measuring is taken to last a quarter as long."""
+    job = next(job for job in jobs if one.key in [w.key for w in wanted(job)])
+    total = 1.25 * one.cell.spec["recipe"]["epochs"]
+
+    def on_epoch(row: Epoch) -> None:
+        context.report(job, row.epoch + 1, total, loss=row.loss, accuracy=row.train_accuracy)
+
+    return on_epoch
+
+
+def _measure(job: Job, context: Context) -> Result:
+    """One job on a network that is there."""
+    settings, nets = job.cell.spec["measure"], [load(one, context) for one in wanted(job)]
+    kind, began = settings["kind"], time.perf_counter()
+    trained = sum(net.facts["seconds"] for net in nets) if kind == "clean" else 0.0
+    lost = next((net for net in nets if net.facts["diverged"]), None)
+    if lost is not None:
+        return Result(job, {"diverged": lost.facts["diverged"], "weights": lost.mark}, "diverged", seconds=trained)
+    notes = Notes(context.scratch(job), 2, lambda share: context.report(job, 0.8 + 0.2 * share, 1.0))
+    found = _found(kind, nets, settings, job.seed, notes) | {"weights": nets[0].mark}
+    return Result(job, found, seconds=trained + time.perf_counter() - began)
+
+
+def _found(kind: str, nets: Sequence[Trained], settings: Mapping[str, Any], seed: int, notes: Notes) -> dict[str, Any]:
+    if kind == "transfer":
+        return beyond.transfer(nets[0], nets[1], settings, notes)
+    return MEASURES[kind](nets[0], settings, seed, notes)
