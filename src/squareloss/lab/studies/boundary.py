@@ -72,7 +72,7 @@ def distances(points: Tensor, boundary: Tensor, most: float) -> Tensor:
     """Distance (m,) of points (m, 2) to the nearest segment (s, 2, 2), at most `most`: beyond, the box may hide some."""
     nearest = torch.full((len(points),), most, device=points.device, dtype=points.dtype)
     rows = max(1, 2**22 // max(1, len(points)))
-    for part in torch.split(boundary, rows):
+    for part in torch.split(boundary, rows) if len(boundary) else ():
         start, along = part[:, 0], part[:, 1] - part[:, 0]
         offset = points[:, None] - start  # (m, s, 2)
         share = ((offset * along).sum(-1) / along.square().sum(-1).clamp_min(1e-20)).clamp(0, 1)

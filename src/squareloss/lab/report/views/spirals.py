@@ -71,6 +71,15 @@ def _sides(cells: Cells) -> dict[str, tuple[str, float]]:
     return {name: (loss, mu) for name, (loss, mu) in found.items() if mu is not None and cells.records(loss, mu)}
 
 
+def _three(cells: Cells) -> dict[str, tuple[str, float]]:
+    """The paper's three as its figures show them: CE + l2 has a penalty, even where none at all is best."""
+    return {
+        "SL + l2": ("SL", cells.best("SL") or 0.0),
+        "CE + l2": ("CE", cells.best("CE", above=0.0) or 0.0),
+        "CE": ("CE", 0.0),
+    }
+
+
 def claims(cells: Cells) -> list[Claim]:
     """The directions of the paper's text."""
     sides = _sides(cells)
@@ -187,7 +196,7 @@ def by_mu_figure(cells: Cells) -> Figure:
 
 def boundaries(cells: Cells) -> Figure:
     """Three panels for each of the first replications: boundary, training points, the sparsest stretch marked."""
-    sides = {name: side for name, side in _sides(cells).items() if name in ("SL + l2", "CE + l2", "CE")}
+    sides = _three(cells)
     spec = cells.records(*sides["SL + l2"])[0].spec
     count = min(len(cells.records(*side)[0].metrics.get("boundaries", [])) for side in sides.values())
     data = spirals_split(range(count), spec["n"], 2, cells.records(*sides["SL + l2"])[0].seed).train if count else None
@@ -199,7 +208,7 @@ def boundaries(cells: Cells) -> Figure:
             record = cells.records(*side)[0]
             error = record.metrics["test_error"][r]
             svg = boundary_plot(x, y, unpack_lines(record.metrics["boundaries"][r], REACH), f"{name}, replication {r + 1}")
-            panels.append(Panel(f"{r + 1}: {name}", svg, note=f"test error {100 * error:.2f}%"))
+            panels.append(Panel(f"{r + 1}: {name}, mu = {side[1]:g}", svg, note=f"test error {100 * error:.2f}%"))
     caption = (
         "Decision boundaries of the first replications, not selected. Blue: class 0, orange: class 1, training points. The red "
         "ring marks the widest gap between neighbouring training points along a spiral."
@@ -251,10 +260,8 @@ def widest_gap(x: npt.NDArray[np.float32], y: npt.NDArray[np.int64]) -> tuple[np
 
 def training(cells: Cells) -> Figure:
     """Training loss of the first replication, with its unrest."""
-    sides = {name: side for name, side in _sides(cells).items() if name in ("SL + l2", "CE")}
-    sides = {"SL + l2": sides["SL + l2"], "CE + l2": ("CE", cells.best("CE", above=0.0) or 0.0), "CE": sides["CE"]}
     panels = []
-    for place, (name, side) in enumerate(sides.items()):
+    for place, (name, side) in enumerate(_three(cells).items()):
         records = cells.records(*side)
         curve = records[0].metrics.get("curve_of_first") if records else None
         if not curve or not curve["step"]:
@@ -262,7 +269,12 @@ def training(cells: Cells) -> Figure:
         logs = [math.log10(max(v, 1e-12)) for v in curve["loss"]]
         low, high = math.floor(min(logs)), math.ceil(max(logs) + 1e-9)
         plot = Plot(
-            "iteration", "training loss", (0, curve["step"][-1]), (low, max(high, low + 1)), name, y_ticks=decades(low, high)
+            "iteration",
+            "training loss",
+            (0, 1.02 * curve["step"][-1]),
+            (low, max(high, low + 1)),
+            name,
+            y_ticks=decades(low, high),
         )
         plot.trace(list(zip(curve["step"], logs, strict=True)), f"line c{place}", 1.2)
         fitted = next((s for s, e in zip(curve["step"], curve["error"], strict=True) if e == 0), None)
