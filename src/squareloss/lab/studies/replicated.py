@@ -23,7 +23,7 @@ from squareloss.lab.training.stacked import Optimiser, Stack, forward
 
 PENALTIES = ("sum", "mean")
 MOST = 8 * 10**8  # networks x points x width that train together on a GPU: 200 of the paper's sine networks, some 25 GB
-FEW = 50  # networks: the step of a smaller stack is not worth compiling
+FEW = 150  # networks: the step of a smaller stack is not worth compiling
 _EVALUATED = 2 * 10**8  # networks x points x width that are evaluated at once
 
 Draw = Callable[[Job], Split]

@@ -39,13 +39,14 @@ BEST = 0.01  # mu of readings and slopes: at or near the best for both
 
 @dataclass(frozen=True)
 class Size:
-    """How large a scale is: `few` replications for other readings and slopes, `ns` and `widths` beside the main ones."""
+    """How large a scale is: `few` replications for other readings, `fewest` for slopes over `ns` and `widths`."""
 
     n: int
     width: int
     steps: int
     replications: int
     few: int
+    fewest: int
     ns: tuple[int, ...]
     widths: tuple[int, ...]
     mus: tuple[float, ...] = MUS
@@ -53,9 +54,9 @@ class Size:
 
 
 SIZES = {
-    "smoke": Size(60, 8, 20, 2, 2, (30,), (4,), (0.0, 0.01), 200),
-    "laptop": Size(2000, 100, 2000, 5, 3, (500, 1000), (25, 50)),
-    "paper": Size(8000, 500, 2000, 40, 5, (500, 1000, 2000, 4000, 16_000, 32_000), (50, 100, 250, 1000, 2000, 4000)),
+    "smoke": Size(60, 8, 20, 2, 2, 2, (30,), (4,), (0.0, 0.01), 200),
+    "laptop": Size(2000, 100, 2000, 5, 3, 3, (500, 1000), (25, 50)),
+    "paper": Size(8000, 500, 2000, 40, 10, 5, (500, 1000, 2000, 4000, 16_000, 32_000), (50, 100, 250, 1000, 2000, 4000)),
 }
 
 
@@ -92,7 +93,7 @@ class Sine:
             mus = [mu for mu in size.mus if mu] if "penalty" in other else [BEST]  # the reading changes what mu means
             found += [self._cell(scale, loss, mu, size.few, other) for loss in PAIR for mu in mus]
         slopes = [{"n": n} for n in size.ns] + [{"width": width} for width in size.widths]
-        return found + [self._cell(scale, loss, BEST, size.few, other) for other in slopes for loss in PAIR]
+        return found + [self._cell(scale, loss, BEST, size.fewest, other) for other in slopes for loss in PAIR]
 
     def _other_readings(self) -> list[dict[str, Any]]:
         penalty, lr = ("sum" if self.penalty == "mean" else "mean"), (0.001 if self.lr == 0.01 else 0.01)

@@ -68,7 +68,8 @@ class Cells:
         common = min((len(values) for values in errors.values()), default=0)
         if not common:
             return None
-        return min(errors, key=lambda mu: (math.fsum(errors[mu][:common]), -mu))
+        means = {mu: math.fsum(values[:common]) for mu, values in errors.items()}
+        return min(means, key=lambda mu: (math.isnan(means[mu]), means[mu], -mu))
 
     def side(self, loss: str, key: str, change: str = "") -> list[float]:
         """A list over replications at the chosen mu."""
@@ -84,7 +85,7 @@ class Cells:
         if main := self.records(loss, mu):
             found[float(main[0].spec[what])] = self.values(loss, mu, key)
         common = min(len(values) for values in found.values())
-        return {size: found[size][:common] for size in sorted(found)}
+        return {size: found[size][:common] for size in sorted(found) if all(map(math.isfinite, found[size][:common]))}
 
     def changes(self) -> list[str]:
         """What cells change, in the order of the study."""
@@ -220,7 +221,10 @@ def by_mu(cells: Cells, key: str, label: str, losses: Sequence[str], *, log: boo
     """Mean and standard deviation of a measure against mu, side by side for the losses."""
     mus = sorted({mu for loss in losses for mu in cells.mus(loss)})
     found = {loss: [(i, summarise(cells.values(loss, mu, key))) for i, mu in enumerate(mus)] for loss in losses}
-    rows = {loss: [(i, s.mean, s.std or 0.0) for i, s in points if s.mean is not None] for loss, points in found.items()}
+    rows = {
+        loss: [(i, s.mean, s.std or 0.0) for i, s in points if s.mean is not None and math.isfinite(s.mean)]
+        for loss, points in found.items()
+    }
     low, high = _range([(m, s) for points in rows.values() for _, m, s in points], log)
     scale = (lambda v: math.log10(max(v, 10.0**low))) if log else float
     places = [(i, f"{mu:g}") for i, mu in enumerate(mus)]
