@@ -21,6 +21,15 @@ STUDIES: dict[str, str] = {
     "beyond_paper": "squareloss.lab.studies.beyond_paper:STUDY",
     "spirals": "squareloss.lab.studies.spirals:STUDY",
     "sine": "squareloss.lab.studies.sine:STUDY",
+    "spectrum": "squareloss.lab.studies.theory.spectrum:STUDY",
+    "excess_risk": "squareloss.lab.studies.theory.excess_risk:STUDY",
+    "separable_rate": "squareloss.lab.studies.theory.separable_rate:STUDY",
+    "calibration_rate": "squareloss.lab.studies.theory.calibration_rate:STUDY",
+    "margin": "squareloss.lab.studies.theory.margin:STUDY",
+    "ntk_equivalence": "squareloss.lab.studies.theory.ntk_equivalence:STUDY",
+    "odd_degrees": "squareloss.lab.studies.theory.odd_degrees:STUDY",
+    "noise_injection": "squareloss.lab.studies.theory.noise_injection:STUDY",
+    "simplex_probability": "squareloss.lab.studies.theory.simplex_probability:STUDY",
 }
 
 

@@ -1,0 +1,91 @@
+"""How fast the eigenvalues of h fall, and with them the entropy of its unit ball and the least eigenvalue of its matrices.
+
+    squareloss reproduce spectrum --scale laptop      seconds
+    expected: eigenvalues fall as j^(-d/(d-1)): -2, -1.5, -1.25 for d = 2, 3, 5; lambda_min about as n^(-2/(d-1))
+
+The eigenvalues are exact, by degree; the least eigenvalue of the kernel matrix of n uniform points is measured. d + 1 pairs of
+opposite points make the matrix singular.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from squareloss.lab.studies.theory.common import Theorem, Work, parts, rounded
+from squareloss.lab.studies.theory.sphere import gram, uniform
+from squareloss.ntk.spectrum import ntk_spectrum, smallest_eigenvalue
+
+_NS = {"smoke": [10, 20], "laptop": [25, 50, 100, 200, 400], "paper": [25, 50, 100, 200, 400, 800, 1600, 3200]}
+_REPLICATIONS = {"smoke": 3, "laptop": 50, "paper": 200}
+
+
+def specs(scale: str) -> dict[str, dict[str, Any]]:
+    """The exact spectrum of each dimension, and the least eigenvalue for each n."""
+    found: dict[str, dict[str, Any]] = {
+        f"exact-d{d}": {"kind": "exact", "d": d, "degree": 400 if d < 10 else 100} for d in (2, 3, 5, 10)
+    }
+    for d in (2, 3, 5):
+        for n in _NS[scale]:
+            found[f"least-d{d}-n{n}"] = {"kind": "least", "d": d, "n": n, "replications": _REPLICATIONS[scale]}
+        found[f"opposite-d{d}"] = {"kind": "opposite", "d": d, "replications": 20}
+    return found
+
+
+def measure(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
+    """Numbers of one cell."""
+    return {"exact": _exact, "least": _least, "opposite": _opposite}[spec["kind"]](spec, work)
+
+
+def _exact(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
+    """Index of the last eigenvalue of each degree and its value; entropy by radius; effective dimension by ridge."""
+    spectrum = ntk_spectrum(spec["d"], spec["degree"])
+    held = spectrum.values > 0
+    values, order = spectrum.values[held].sort(descending=True)
+    index = spectrum.counts[held][order].cumsum(0)
+    chosen = sorted({round(len(values) ** (i / 24)) for i in range(25)})  # some twenty, even on a logarithmic axis
+    places = [i - 1 for i in chosen]
+    # smaller radii or ridges would reach degrees that are left out
+    low = float(values[-1])
+    radii = torch.logspace(math.log10(math.sqrt(low) * 1.5), -1.2, 8, dtype=torch.float64).tolist()
+    ridges = torch.logspace(math.log10(low * 30), -2, 8, dtype=torch.float64).tolist()
+    return {
+        "index": rounded(index[places]),
+        "eigenvalue": rounded(values[places]),
+        "trace": spectrum.trace(),
+        "radius": rounded(radii),
+        "entropy": rounded([spectrum.entropy(radius) for radius in radii]),
+        "ridge": rounded(ridges),
+        "effective": rounded([spectrum.effective_dimension(ridge) for ridge in ridges]),
+    }
+
+
+def _least(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
+    n, d, count = spec["n"], spec["d"], spec["replications"]
+    x = uniform(count * n, d, work.generator(d, n)).view(count, n, d)
+    found = []
+    for part in parts(count, 3 * n * n, work.device):
+        found.append(smallest_eigenvalue(gram(x[part].to(work.device))).cpu())
+        work.progress(part.stop / count)
+    return {"least": rounded(torch.cat(found))}
+
+
+def _opposite(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
+    """The least eigenvalue of d and of d + 1 pairs of opposite points: h tells the pairs apart by its linear part alone."""
+    d, count = spec["d"], spec["replications"]
+    x = uniform(count * (d + 1), d, work.generator(d, 99)).view(count, d + 1, d)
+    few, many = x[:, :d], x
+    least = {name: smallest_eigenvalue(gram(torch.cat([half, -half], 1))).abs() for name, half in (("d", few), ("more", many))}
+    return {name: rounded(value) for name, value in least.items()}
+
+
+STUDY = Theorem(
+    name="spectrum",
+    summary="eigenvalues of the NTK, their decay, and the least eigenvalue of its matrices",
+    cost={"smoke": "a second", "laptop": "half a minute on one core", "paper": "minutes on an H200"},
+    specs=specs,
+    measure=measure,
+)
