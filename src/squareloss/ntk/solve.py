@@ -24,7 +24,7 @@ from squareloss.ntk._progress import Line
 from squareloss.ntk.kernels import NTK, Kernel, check_memory, on_sphere
 from squareloss.ridge import KernelPath, check_lambda
 
-CPU_BLOCK, CUDA_BLOCK = 256, 4096
+CPU_BLOCK, CUDA_BLOCK = 384, 4096
 SPAN = 100.0  # ratio of the largest to the smallest mu that share a factorisation
 TOLERANCE = 1e-12  # relative residual of a path
 STEPS = 400  # of a path's iteration, at most; it takes about fifty
@@ -258,11 +258,8 @@ def _factorise_panel(a: Tensor, k: int, block: int) -> bool:
     if int(info) > 0:
         return False
     corner.copy_(factor)
-    starts = range(e, len(a), block)
-    for i in starts:
-        part = a[i : i + block, k:e]
-        part.copy_(torch.linalg.solve_triangular(corner, part.mT, upper=False).mT)
-    for j in starts:  # below the diagonal only
+    a[e:, k:e] = torch.linalg.solve_triangular(corner, a[e:, k:e].mT, upper=False).mT
+    for j in range(e, len(a), block):  # below the diagonal only
         a[j:, j : j + block].addmm_(a[j:, k:e], a[j : j + block, k:e].mT, alpha=-1)
     return True
 
