@@ -93,6 +93,18 @@ def test_blocks_of_tiny_networks_and_single_ones_are_the_same(monkeypatch):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("fuse", [True, False])
+def test_a_gpu_compiled_or_not_does_what_the_cores_do(fuse):
+    x, y = data()
+    weights, stacks = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]), []
+    for device in ("cpu", "cuda"):
+        stacks.append(Stack((2, 30, 20, 1), [5, 5, 7], dtype=torch.float64, device=device))
+        stacked.train(stacks[-1], x, y, torch.full((3,), 0.1), weighted, weights=weights, steps=50, fuse=fuse, tf32=True)
+    for a, b in zip(*(s.parameters for s in stacks), strict=True):
+        torch.testing.assert_close(a, b.cpu(), rtol=1e-8, atol=1e-8)
+
+
 def test_watch_sees_the_steps_asked_for():
     x, y = data()
     seen = []

@@ -63,8 +63,9 @@ class Stack:
         device: torch.device | str = "cpu",
     ) -> None:  # fmt: skip
         self.widths, self.device = tuple(widths), torch.device(device)
-        drawn = [self._draw(seed) for seed in seeds]
-        self.parameters = [torch.stack(same).to(device, dtype) for same in zip(*drawn, strict=True)]
+        drawn = {seed: self._draw(seed) for seed in seeds}  # many networks may start from the same weights
+        layers = zip(*(drawn[seed] for seed in seeds), strict=True)
+        self.parameters = [torch.stack(same).to(device, dtype) for same in layers]
         self.moments = [torch.zeros_like(p) for p in self.parameters]
 
     def _draw(self, seed: int) -> list[Tensor]:
