@@ -15,6 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import image_tables  # beside this file
+import synthetic_tables
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 
@@ -109,7 +112,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def filled(text: str) -> str:
     """A page with its tables made anew."""
-    for name, make in TABLES.items():
+    for name, make in (TABLES | synthetic_tables.TABLES | image_tables.TABLES).items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         if pattern.search(text):
             body = make()

@@ -1,7 +1,9 @@
 """The image studies: which cells there are, networks trained once, results that grow, and measures with closed forms."""
 
+import importlib
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from squareloss.lab import studies
 from squareloss.lab.report import write
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.views import image_rows, images, paper_images
-from squareloss.lab.runs import Context, Job, Store, execute, expand
+from squareloss.lab.runs import Context, Job, Result, Store, execute, expand
 from squareloss.lab.studies.images import beyond, measures, networks, plan, study
 from squareloss.lab.studies.images.data import read, stand_in
 from squareloss.lab.studies.run import header_of
@@ -212,6 +214,24 @@ def test_broken_images_survive_being_written():
     assert torch.equal(measures._unpacked(measures._packed(mask), 1003), mask)
 
 
+def test_autoattack_on_eta_in_two_parts_is_autoattack_on_eta():
+    """A linear model, whose scores have another scale than its eta: the same images stand."""
+    generator = torch.Generator().manual_seed(0)
+    loss = plan.make_loss({"name": "simplex", "radius": 40})
+    x, y = torch.rand(40, 3, 4, 4, generator=generator), torch.randint(0, 5, (40,), generator=generator)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 32), nn.Tanh(), nn.Linear(32, 5)).eval()
+    for p in model.parameters():
+        p.data = 0.8 * torch.randn(p.shape, generator=generator)
+    y = torch.where(torch.rand(40, generator=generator) < 0.9, model(x).argmax(1), y)
+    net = networks.Trained(model, model, loss, None, {}, "")
+    names = ["apgd-ce", "apgd-t"]
+    for eps in (0.02, 0.05):
+        scores = measures._record(lambda eps=eps: measures.autoattack(model, x, y, eps, attacks=names))
+        found = measures._on_eta(net, x, y, eps, names, 0, scores)
+        whole = measures.autoattack(measures.EtaScores(model, loss.link).eval(), x, y, eps, attacks=names)
+        assert torch.equal(measures._unpacked(found["broken"], 40), whole.broken) and 0 < found["robust"] < 1
+
+
 def test_each_half_is_read_by_the_temperature_of_the_other():
     """Scores of one half are multiplied by five: the other half's temperature is then five times too small for them."""
     generator = torch.Generator().manual_seed(0)
@@ -300,6 +320,24 @@ def test_the_papers_value_stands_below_ours_only_for_its_own_recipe():
     first, second = images.table_1([ours]).rows
     assert first[5].text == "95.00 (1.41)" and second[5].text == "95.04 (0.07)" and second[6].text == "0*"
     assert len(images.table_1([net("resnet18-cifar10-SL", full=False, accuracy=[0.94, 0.96])]).rows) == 1
+
+
+def test_pages_are_filled_from_results_of_whole_data_sets_only(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "docs"))
+    pages = importlib.import_module("image_tables")
+    monkeypatch.setattr(pages, "RESULTS", tmp_path / "images")
+    pages.found.cache_clear()
+    assert {made() for name, made in pages.TABLES.items() if name != "images-figures"} == {"Not run yet.", "Nothing yet."}
+    for scale, accuracy in (("paper", 0.9), ("laptop", 0.1)):
+        cells = {cell.name: cell for cell in studies.get("table1").cells(scale)}
+        result = Result(Job(cells["resnet18-cifar10-CE-clean"], 0), {"accuracy": accuracy, "weights": "a"})
+        Store(tmp_path / "images").write("table1", result)
+    pages.found.cache_clear()
+    page = pages.TABLES["images-table1"]()
+    assert "| CIFAR-10 | ResNet-18 | CE | 200 epochs, (0.01, 32) | 1 | 90.00 |" in page
+    assert "| the paper | 5 | 95.15 (0.11) |" in page and "10.00" not in page
+    assert "torch" in pages.TABLES["images-runs"]()
+    pages.found.cache_clear()
 
 
 def test_cost_is_projected_from_complete_networks():

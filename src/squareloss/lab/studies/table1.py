@@ -36,8 +36,8 @@ PROBABILITIES = (
 ATTACKS = tuple(
     Column(f"{key}_{level}", f"{label} at {level}/255", "higher", percent=True)
     for key, label in (
-        ("pgd", "PGD-100"),
-        ("pgd_least", "PGD-100, least over losses"),
+        ("pgd", "PGD"),
+        ("pgd_least", "PGD, least over losses"),
         ("autoattack", "AutoAttack"),
         ("autoattack_eta", "AutoAttack on eta"),
         ("worst", "worst case"),

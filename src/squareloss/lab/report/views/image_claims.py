@@ -15,7 +15,7 @@ _PAPERS = ("softmax_probability", "log_probability", "angle", "residual")  # the
 _COLUMNS = {
     "accuracy": "clean accuracy",
     "ece": "ECE",
-    **{f"pgd_{level}": f"PGD-100 at {level}/255" for level in LEVELS},
+    **{f"pgd_{level}": f"PGD at {level}/255" for level in LEVELS},
     **{f"autoattack_{level}": f"AutoAttack at {level}/255" for level in LEVELS},
     **{f"noise_{std}": f"noise {std}" for std in (0.1, 0.2, 0.3, 0.4)},
 }

@@ -16,7 +16,7 @@ from squareloss.lab.runs.store import Record
 
 STDS = (0.1, 0.2, 0.3, 0.4)
 _WHO = ["data", "network", "loss", "trained", "seeds"]
-_ATTACKS = {"pgd": "PGD-100", "autoattack": "AutoAttack", "worst": "worst case", "least": "least over all"}
+_ATTACKS = {"pgd": "PGD", "autoattack": "AutoAttack", "worst": "worst case", "least": "least over all"}
 
 
 def view(records: Sequence[Record], header: Header) -> View:
@@ -75,21 +75,28 @@ def table_1(found: Sequence[Net]) -> Table:
     columns = [("accuracy", "clean", True)]
     columns += [(f"{key}_{level}", f"{name} {level}/255", True) for key, name in _ATTACKS.items() for level in LEVELS]
     caption = (
-        "Percent of the test images, mean (std) over seeds. PGD-100 as the paper attacks: by cross-entropy, of square loss by "
-        "its L1. The worst case is over the adaptive suite of docs/attacks.md; the last columns are per image over AutoAttack, "
-        "on scores and on eta, and that suite."
+        "Percent of the test images, mean (std) over seeds. PGD (100 steps at scale paper) as the paper attacks: by "
+        "cross-entropy, of square loss by its L1. The worst case is over the adaptive suite of docs/attacks.md; the last "
+        "columns are per image over AutoAttack, on scores and on eta, and that suite."
     )
     return _table("Accuracy and robustness", _only(found, lambda net: "adv" not in net.line), columns, caption)
 
 
+def summary(found: Sequence[Net]) -> Table:
+    """ResNet-18 on CIFAR-10 in a few columns."""
+    columns = [("accuracy", "accuracy, %", True), ("ece", "ECE", False), ("ece+temperature", "ECE after a temperature", False)]
+    columns += [("noise_0.2", "under noise .2, %", True), ("pgd_2", "PGD 2/255, %", True)]
+    columns += [("autoattack_2", "AutoAttack 2/255, %", True), ("least_2", "least over all attacks 2/255, %", True)]
+    lines = ("resnet18-cifar10-CE", "resnet18-cifar10-SL")
+    return _table("ResNet-18 on CIFAR-10", _only(found, lambda net: net.line in lines), columns, "Mean (std) over seeds.")
+
+
 def attack_losses(found: Sequence[Net]) -> Table:
-    """PGD-100 by each loss."""
+    """PGD by each loss."""
     names = list(dict.fromkeys(key for net in found for m in net.metrics.values() for key in m if key.startswith("pgd_")))
     losses = dict.fromkeys(key.removeprefix("pgd_").rpartition("_")[0] for key in names)
     columns = [(f"pgd_{loss}_{level}", f"{loss} {level}/255", True) for level in LEVELS for loss in losses if loss]
-    return _table(
-        "PGD-100 by attack loss", found, columns, "Percent left by each loss alone; least: per image over all of them."
-    )
+    return _table("PGD by attack loss", found, columns, "Percent left by each loss alone; least: per image over all of them.")
 
 
 def noise(found: Sequence[Net]) -> Table:

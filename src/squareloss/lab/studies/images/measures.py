@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from squareloss import metrics
 from squareloss.attacks.autoattack import autoattack
@@ -80,8 +80,8 @@ def clean(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) ->
 
 
 def _readings(net: Trained) -> Json:
-    outputs = outputs_of(net.network, net.data.test.x, preprocess=net.model.preprocess)
-    labels = net.data.test.y.to(outputs.device)
+    outputs = outputs_of(net.network, net.data.test.x, preprocess=net.model.preprocess).cpu()
+    labels = net.data.test.y
     softened, temperatures = crossed(net, outputs, labels)
     own = _reading(net.loss.probabilities(outputs), labels)
     if isinstance(net.loss.link, Coding):
@@ -169,25 +169,43 @@ def adaptive(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes)
 def standard(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
     """AutoAttack on the scores and, of codings, on eta; and per image the least over these and the worst case."""
     x, y = points(net, settings["points"])
-    models: dict[str, nn.Module] = {"autoattack": net.model}
-    if isinstance(net.loss.link, Coding):
-        models["autoattack_eta"] = EtaScores(net.model, net.loss.link).eval()
-    notes.total = (len(models) + 1) * len(settings["levels"])
+    coded = isinstance(net.loss.link, Coding)
+    notes.total = (2 + coded) * len(settings["levels"])
     found: Json = {"points": len(y), "timings": {}}
     for level in settings["levels"]:
-        broken = torch.zeros(len(y), dtype=torch.bool)
-        for name, model in models.items():
-            path = notes.folder / f"{name}-{level}.safetensors"  # to go on from in the middle of a long one
-            attack = partial(autoattack, model, x, y, level / 255, attacks=settings["attacks"], seed=seed, save=path)
-            one = notes.once(f"{name} {level}", partial(_record, attack))
-            path.unlink(missing_ok=True)
-            found[f"{name}_{level}"] = one["robust"]
-            found["timings"][f"{name} {level}/255"] = one["seconds"]
-            broken |= _unpacked(one["broken"], len(y))
-        left = (~broken).nonzero().squeeze(1)
-        last = notes.once(f"least {level}", partial(_left, net, x, y, left, level / 255, seed))
+        path = notes.folder / f"autoattack-{level}.safetensors"  # to go on from in the middle of a long one
+        attack = partial(autoattack, net.model, x, y, level / 255, attacks=settings["attacks"], seed=seed, save=path)
+        parts = {"autoattack": notes.once(f"autoattack {level}", partial(_record, attack))}
+        path.unlink(missing_ok=True)
+        if coded:
+            again = partial(_on_eta, net, x, y, level / 255, settings["attacks"], seed, parts["autoattack"])
+            parts["autoattack_eta"] = notes.once(f"autoattack on eta {level}", again)
+        broken = torch.stack([_unpacked(part["broken"], len(y)) for part in parts.values()]).any(0)
+        last = notes.once(f"least {level}", partial(_left, net, x, y, (~broken).nonzero().squeeze(1), level / 255, seed))
+        found |= {f"{name}_{level}": part["robust"] for name, part in parts.items()}
         found[f"least_{level}"] = last["standing"] / len(y)
+        found["timings"] |= {f"{name} {level}/255": part["seconds"] for name, part in {**parts, "least": last}.items()}
     return found
+
+
+def _on_eta(net: Trained, x: Tensor, y: Tensor, eps: float, names: Sequence[str], seed: int, scores: Json) -> Json:
+    """AutoAttack on eta. But for its first part, cross-entropy, it knows no scale: what the others broke on scores is broken.
+
+    So cross-entropy climbs eta on all images, and the other parts run only where cross-entropy on the scores left them nothing.
+    """
+    assert isinstance(net.loss.link, Coding)
+    model = EtaScores(net.model, net.loss.link).eval()
+
+    def run(rows: Tensor | slice, parts: Sequence[str]) -> Tensor:
+        return _quietly(partial(autoattack, model, x[rows], y[rows], eps, attacks=parts, seed=seed)).broken
+
+    first, rest = ([name for name in names if (name == "apgd-ce") == ce] for ce in (True, False))
+    by_ce, broken = (_unpacked(scores[key], len(y)).to(x.device) for key in ("by_ce", "broken"))
+    broken = broken & ~by_ce | (run(slice(None), first) if first else False)
+    left = (by_ce & ~broken).nonzero().squeeze(1)
+    if rest and len(left):
+        broken[left] = run(left, rest)
+    return {"robust": 1 - float(broken.double().mean()), "broken": _packed(broken.cpu())}
 
 
 def _worst(net: Trained, x: Tensor, y: Tensor, eps: float, seed: int) -> AttackResult:
@@ -212,11 +230,16 @@ def points(net: Trained, most: int | None = None) -> tuple[Tensor, Tensor]:
 
 
 def _record(attack: Callable[[], AttackResult]) -> Json:
-    """What is noted of an attack; which images broke as hexadecimal digits."""
+    """What is noted of an attack: the share that stands, and as hexadecimal digits which broke, and which by APGD's CE."""
+    result = _quietly(attack)
+    by_ce = torch.tensor([name == "apgd-ce" for name in result.attack])
+    return {"robust": result.robust_accuracy, "broken": _packed(result.broken.cpu()), "by_ce": _packed(by_ce)}
+
+
+def _quietly(attack: Callable[[], AttackResult]) -> AttackResult:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the scores are probabilities")  # eta may be; its scores are attacked too
-        result = attack()
-    return {"robust": result.robust_accuracy, "broken": _packed(result.broken.cpu())}
+        return attack()
 
 
 def _packed(mask: Tensor) -> str:

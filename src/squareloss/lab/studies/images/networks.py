@@ -25,7 +25,7 @@ from squareloss.lab.studies.images.data import read
 from squareloss.lab.studies.images.plan import make_loss, make_recipe
 from squareloss.lab.studies.ingredients import build
 from squareloss.lab.training import captured, checkpoint
-from squareloss.lab.training.loop import Diverged, Epoch, Run
+from squareloss.lab.training.loop import Diverged, Epoch, Run, outputs_of
 from squareloss.losses import Loss
 
 OnEpoch = Callable[[Epoch], None]
@@ -125,15 +125,20 @@ def _run(one: Wanted, context: Context, on_epoch: OnEpoch | None) -> Run:
 
 def _keep(one: Wanted, run: Run, outcome: list[Epoch] | Diverged, side_by_side: int, context: Context) -> None:
     """Write the network, then drop the checkpoint of its training."""
-    diverged = isinstance(outcome, Diverged)
     curve = outcome.curve if isinstance(outcome, Diverged) else outcome
+    lost = {key: getattr(outcome, key) for key in ("epoch", "step", "lr")} if isinstance(outcome, Diverged) else None
+    if (
+        lost is None
+        and not outputs_of(run.network, read(one.cell.spec["data"]).test.x, preprocess=run.preprocess).isfinite().all()
+    ):
+        lost = {"epoch": len(curve), "step": 0, "lr": curve[-1].lr}  # in training by the batch's statistics, but not beyond it
     facts = {
         "fingerprint": run.fingerprint(),
         "run": run.describe(),
         "curve": [asdict(row) for row in curve],
         "seconds": curve[-1].seconds / side_by_side if curve else 0.0,
         "side_by_side": side_by_side,
-        "diverged": {key: getattr(outcome, key) for key in ("epoch", "step", "lr")} if diverged else None,
+        "diverged": lost,
     }
     checkpoint.save(_path(one, context), run.network.state_dict(), facts)
     (one.folder(context) / "training.safetensors").unlink(missing_ok=True)

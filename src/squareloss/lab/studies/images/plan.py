@@ -115,19 +115,16 @@ def _stand_in(classes: int, seed: int) -> Spec:
 
 
 SCALES = {
-    "smoke": Scale(("resnet18",), 8, {"cifar10": _stand_in(10, 0), "cifar100": _stand_in(20, 1)}, 50, 8, 3, ("apgd-ce",), True),
+    "smoke": Scale(
+        networks=("resnet18",), width=8, data={"cifar10": _stand_in(10, 0), "cifar100": _stand_in(20, 1)}, shrink=50,
+        points=8, steps=3, autoattack=("apgd-ce",), largest=True,
+    ),
     "laptop": Scale(
-        ("resnet18",),
-        16,
-        {"cifar10": _part("cifar10"), "cifar100": _part("cifar100")},
-        20,
-        100,
-        10,
-        ("apgd-ce", "apgd-t"),
-        True,
+        networks=("resnet18",), width=16, data={"cifar10": _part("cifar10"), "cifar100": _part("cifar100")}, shrink=10,
+        points=100, steps=10, autoattack=("apgd-ce", "apgd-t"), largest=True,
     ),
     "paper": Scale(),
-}
+}  # fmt: skip
 
 
 def cells_of(line: Line, scale: str, recipe: str) -> list[Cell]:
@@ -174,7 +171,7 @@ def _shrunk(recipe: Recipe, by: int) -> Recipe:
     """Fewer epochs, smaller batches and float32, for a CPU."""
     epochs = max(2, recipe.epochs // by)
     return replace(
-        recipe, epochs=epochs, step_size=max(1, recipe.step_size // by), batch_size=min(recipe.batch_size // 2, 32),
+        recipe, epochs=epochs, step_size=-(-recipe.step_size // by), batch_size=min(recipe.batch_size // 2, 32),
         warmup=min(recipe.warmup, epochs / 4), precision="float32",
     )  # fmt: skip
 

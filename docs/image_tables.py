@@ -1,0 +1,71 @@
+"""The tables of docs/results.md, for fill.py: from results/images, in the shape that the studies' reports have."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+from squareloss.lab.report.views import images
+from squareloss.lab.report.views.image_rows import Net, is_whole, nets
+from squareloss.lab.runs import Record, Store
+
+DOCS = Path(__file__).resolve().parent
+RESULTS = DOCS.parent / "results" / "images"
+
+
+def records() -> list[Record]:
+    """The results on whole data sets, not on parts or stand-ins."""
+    return [r for r in Store(RESULTS, create=False).records() if is_whole(r)] if RESULTS.is_dir() else []
+
+
+@functools.cache
+def found() -> list[Net]:
+    """The networks they are of."""
+    return nets(records())
+
+
+def table(name: str) -> str:
+    """A table of the reports, as Markdown, with its caption."""
+    made = getattr(images, name)(found())
+    if not made.rows:
+        return "Not run yet."
+    lines = [made.columns, ["---"] * len(made.columns), *([entry.text for entry in row] for row in made.rows)]
+    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return f"{body}\n\n{made.caption}" if made.caption else body
+
+
+def runs() -> str:
+    """Where and by which commands they were run, and what must be said with them."""
+    if not records():
+        return "Nothing yet."
+    chips = sorted({f"{r.hardware.get('gpu') or r.hardware.get('cpu')}, torch {r.versions.get('torch')}" for r in records()})
+    commands = list(dict.fromkeys(r.command for r in sorted(records(), key=lambda r: r.date)))
+    cautions = [f"- {line}" for line in images.cautions(found())]
+    return "\n".join([f"Run on {'; '.join(chips)}, by:", "", "```", *commands, "```", "", *cautions]).rstrip()
+
+
+def figures() -> str:
+    """The figures of docs/figures/images.py, if they were drawn."""
+    drawn = {"reliability": "Reliability diagrams", "robustness": "Robust accuracy by radius and attack"}
+    there = [name for name in drawn if (DOCS / "figures" / f"images-{name}.svg").exists()]
+    return "\n\n".join(f"![{drawn[name]}](figures/images-{name}.svg)" for name in there) or "Not drawn yet."
+
+
+_TABLES = {
+    "images": "summary",
+    "images-table1": "table_1",
+    "images-claims": "claims",
+    "images-losses": "attack_losses",
+    "images-noise": "noise",
+    "images-calibration": "calibration",
+    "images-adversarial": "adversarial",
+    "images-codings": "codings",
+    "images-beyond": "beyond",
+    "images-cost": "cost",
+}
+TABLES: dict[str, Callable[[], str]] = {
+    **{marker: functools.partial(table, name) for marker, name in _TABLES.items()},
+    "images-runs": runs,
+    "images-figures": figures,
+}
