@@ -13,12 +13,14 @@ count as 1 or -1, which makes repeated points repeat exactly, and the diagonal i
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +40,7 @@ class Kernel(ABC):
 
     scale_of_values: float
     diagonal: float
+    fused: tuple[int, float] | None = None  # its number and parameter in the GPU's product, if that knows it
 
     @abstractmethod
     def _apply(self, u: Tensor, spare: Tensor) -> Tensor:
@@ -94,7 +97,8 @@ class Kernel(ABC):
         Arguments:
             x, z, tile: as in `matrix`; z = None stands for x, and half of the tiles are computed on a CPU.
             v: one column per output.
-            dtype: in which tiles are computed; their products with v are added up in float64 in any case.
+            dtype: in which tiles are computed; their products with v are added up in float64 in any case. In float32 on a
+                GPU, up to 64 coordinates and 16 outputs, they stay in its registers.
             progress: called with the fraction done, after every tile.
         """
         left, right = _pair(x, z, dtype)
@@ -103,8 +107,11 @@ class Kernel(ABC):
                 f"expected v of shape ({len(right)},) or ({len(right)}, K) on {left.device}, got {tuple(v.shape)} on {v.device}"
             )
         thin = (v if v.ndim == 2 else v.unsqueeze(1)).double() * self.scale_of_values
-        with _full_precision(dtype):
-            answer = _product(self, left, right, thin, tile, z is None, progress)
+        if dtype == torch.float32 and x.is_cuda and self.fused and (gpu := _gpu()) and gpu.fits(left, thin):
+            answer: Tensor = gpu.product(*self.fused, left, right, thin.float(), _snap(dtype))
+        else:
+            with _full_precision(dtype):
+                answer = _product(self, left, right, thin, tile, z is None, progress)
         return answer if v.ndim == 2 else answer.squeeze(1)
 
 
@@ -117,6 +124,7 @@ class NTK(Kernel):
 
     scale_of_values = 0.25
     diagonal = 0.5
+    fused = (0, 0.0)
 
     def _apply(self, u: Tensor, spare: Tensor) -> Tensor:
         torch.asin(u, out=spare)
@@ -129,6 +137,7 @@ class TwoLayerNTK(Kernel):
 
     scale_of_values = 1 / (2 * math.pi)
     diagonal = 1.0
+    fused = (1, 0.0)
 
     def _apply(self, u: Tensor, spare: Tensor) -> Tensor:
         torch.asin(u, out=spare).mul_(2).add_(math.pi).mul_(u)
@@ -150,6 +159,11 @@ class Laplace(Kernel):
 
     def __post_init__(self) -> None:
         _checks.positive("scale", self.scale)
+
+    @property
+    def fused(self) -> tuple[int, float]:  # type: ignore[override]
+        """Which of the GPU's products, and its parameter."""
+        return 2, math.sqrt(2) / self.scale
 
     def _apply(self, u: Tensor, spare: Tensor) -> Tensor:
         return u.neg_().add_(1).sqrt_().mul_(-math.sqrt(2) / self.scale).exp_()
@@ -266,7 +280,7 @@ def _tiles(kernel: Kernel, x: Tensor, z: Tensor, tile: int | None, *, symmetric:
     if side < 1:
         raise ValueError(f"expected tile >= 1, got {tile}")
     room = x.new_empty(2, side * side)
-    snap = 1 + SNAP * torch.finfo(x.dtype).eps
+    snap = _snap(x.dtype)
     for i in range(0, len(x), side):
         rows = slice(i, min(i + side, len(x)))
         for j in range(0, i + 1 if symmetric else len(z), side):
@@ -301,6 +315,21 @@ def _product(
             done += rows * (rows + 1) // 2 if symmetric and i == j else rows * columns
             progress(done / total)
     return out
+
+
+def _snap(dtype: torch.dtype) -> float:
+    """What cosines are multiplied by before they are clamped, so that those near 1 and -1 become 1 and -1."""
+    return 1 + SNAP * torch.finfo(dtype).eps
+
+
+@functools.cache
+def _gpu() -> Any:
+    """The product that stays in registers, where there is Triton."""
+    try:
+        from squareloss.ntk import _triton_product
+    except ImportError:
+        return None
+    return _triton_product
 
 
 def _full_precision(dtype: torch.dtype) -> AbstractContextManager[None]:
