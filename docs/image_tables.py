@@ -35,6 +35,14 @@ def table(name: str) -> str:
     return f"{body}\n\n{made.caption}" if made.caption else body
 
 
+def front() -> str:
+    """The README's part: nothing while there are no results."""
+    if not images.summary(found()).rows:
+        return ""
+    lead = "ResNet-18 on CIFAR-10, the paper's numbers below ours ([docs/results.md](docs/results.md) has all):"
+    return f"{lead}\n\n{table('summary')}"
+
+
 def runs() -> str:
     """Where and by which commands they were run, and what must be said with them."""
     if not records():
@@ -53,7 +61,6 @@ def figures() -> str:
 
 
 _TABLES = {
-    "images": "summary",
     "images-table1": "table_1",
     "images-claims": "claims",
     "images-losses": "attack_losses",
@@ -66,6 +73,7 @@ _TABLES = {
 }
 TABLES: dict[str, Callable[[], str]] = {
     **{marker: functools.partial(table, name) for marker, name in _TABLES.items()},
+    "images": front,
     "images-runs": runs,
     "images-figures": figures,
 }
