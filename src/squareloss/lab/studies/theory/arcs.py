@@ -34,7 +34,7 @@ class Arcs:
 
     def angle(self, arc: Tensor, offset: Tensor) -> Tensor:
         """The angle at a part (0 to 1) of an arc; arc 0 is centred at angle 0."""
-        return arc * (math.pi / self.turns) + (offset - 0.5) * self.length
+        return arc.double() * (math.pi / self.turns) + (offset - 0.5) * self.length
 
     def sign(self, arc: Tensor) -> Tensor:
         """The label of an arc: the first is positive."""

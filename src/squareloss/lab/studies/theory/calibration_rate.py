@@ -24,7 +24,7 @@ from squareloss.lab.studies.theory.sphere import Circle, Target, circle_points, 
 _NS = {
     "smoke": {2: [50, 100], 3: [30, 60]},
     "laptop": {
-        2: [400, 800, 1600, 3200, 6400, 12800, 25600],
+        2: [400 * 2**i for i in range(9)],
         3: [100, 200, 400, 800, 1600],
         5: [100, 200, 400, 800, 1600],
     },
@@ -44,7 +44,7 @@ def specs(scale: str) -> dict[str, dict[str, Any]]:
     rate = {
         f"rate-d{d}-n{n}": {
             "loss": "square", "d": d, "n": n, "height": 0.9, "c": C, "replications": _REPLICATIONS[scale],
-            "degree": 512 if n > 10**5 else 128, "points": 20000 if scale == "paper" else 3000,
+            "degree": 512 if n > 200_000 else 128, "points": 20000 if scale == "paper" else 3000,
         }
         for d, ns in _NS[scale].items()
         for n in ns

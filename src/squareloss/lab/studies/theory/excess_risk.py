@@ -23,7 +23,7 @@ KAPPAS = (0.5, 1.0, 2.0)
 _NS = {
     "smoke": {2: [50, 100], 3: [30, 60]},
     "laptop": {
-        2: [400, 800, 1600, 3200, 6400, 12800, 25600],
+        2: [400 * 2**i for i in range(9)],
         3: [100, 200, 400, 800, 1600],
         5: [100, 200, 400, 800, 1600],
     },
@@ -33,7 +33,7 @@ _NS = {
         5: [100 * 2**i for i in range(9)],
     },
 }
-_REPLICATIONS = {"smoke": 4, "laptop": 30, "paper": 50}
+_REPLICATIONS = {"smoke": 4, "laptop": 40, "paper": 50}
 C = 0.2  # of mu; with 1 a transient of bias hides the rate for d >= 3
 
 
@@ -41,7 +41,7 @@ def specs(scale: str) -> dict[str, dict[str, Any]]:
     """One cell for each dimension, exponent and n."""
     return {
         f"d{d}-kappa{kappa:g}-n{n}": {
-            "d": d, "kappa": kappa, "n": n, "c": C, "replications": _REPLICATIONS[scale], "degree": 512 if n > 10**5 else 128,
+            "d": d, "kappa": kappa, "n": n, "c": C, "replications": _REPLICATIONS[scale], "degree": 512 if n > 200_000 else 128,
             "points": 20000 if scale == "paper" else 2000,
         }
         for d, ns in _NS[scale].items()

@@ -1,0 +1,193 @@
+"""What the views of the theorems share: the slope of a rate with its interval, beside the bound's, and the figure of it."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from squareloss.lab.report.figures import Panel
+from squareloss.lab.report.svg import COLOURS, Plot, decades
+from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.runs.store import Record
+
+DRAWS = 500
+GUIDE = "Dashes: the slope of the bound, through the first point."
+
+
+@dataclass(frozen=True)
+class Series:
+    """A quantity against x, with its replications.
+
+    Arguments:
+        name: what it is.
+        x: where it was measured, ascending.
+        samples: at each x the replications; one alone is exact.
+        bound: the exponent that the statement gives, -0.4 for n^-0.4, or -c for exp(-c x); None where it gives none.
+    """
+
+    name: str
+    x: Sequence[float]
+    samples: Sequence[Sequence[float]]
+    bound: float | None = None
+
+    @property
+    def means(self) -> Any:
+        """Over replications, (X,)."""
+        return np.array([np.mean(values) for values in self.samples])
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A least-squares slope with its 95% interval over replications; low and high are None if there is one replication."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def interval(self) -> str:
+        """As text."""
+        return "exact" if self.low is None else f"{self.low:.3f} to {self.high:.3f}"
+
+
+def slope(series: Series, *, exponential: bool = False) -> Slope:
+    """The slope of log mean against log x, or against x, by least squares; the interval by resampling replications at each x.
+
+    Points whose mean is not positive are left out; a resampled mean of zero counts as half of the least the sample can show.
+    """
+    kept = [i for i, mean in enumerate(series.means) if mean > 0]
+    x = np.array([series.x[i] for i in kept], dtype=float)
+    across = x if exponential else np.log(x)
+    samples = [np.asarray(series.samples[i], dtype=float) for i in kept]
+    value = _fit(across, np.log([sample.mean() for sample in samples]))
+    if min(len(sample) for sample in samples) < 2:
+        return Slope(value)
+    draw = np.random.default_rng(0)
+    means = np.stack([draw.choice(sample, (DRAWS, len(sample))).mean(1) for sample in samples], 1)
+    least = np.array([sample[sample > 0].min() / len(sample) / 2 for sample in samples])
+    drawn = [_fit(across, row) for row in np.log(np.maximum(means, least))]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Slope(value, float(low), float(high))
+
+
+def _fit(x: Any, y: Any) -> float:
+    centred = x - x.mean()
+    return float(centred @ y / (centred @ centred))
+
+
+def verdict(found: Slope, bound: float) -> tuple[str, str]:
+    """Whether a slope is at least as steep as the bound's, in words, and the kind of the entry."""
+    low, high = (found.value if edge is None else edge for edge in (found.low, found.high))
+    if high <= bound:
+        return "yes", "better"
+    if found.value <= bound:
+        return "yes, within the interval", "better"
+    return ("can't be told", "") if low <= bound else ("no", "worse")
+
+
+def table(heading: str, rows: Sequence[Series], caption: str, *, exponential: bool = False) -> Table:
+    """Exponent of the bound, slope, interval and whether it is at least as steep, a row per series."""
+    lines = []
+    for series in rows:
+        found = slope(series, exponential=exponential)
+        told, kind = ("–", "") if series.bound is None else verdict(found, series.bound)
+        bound = "–" if series.bound is None else f"{series.bound:.3f}"
+        lines.append(
+            [
+                Entry(series.name, series.name),
+                Entry(f"{series.x[0]:g} to {series.x[-1]:g}", series.x[-1]),
+                Entry(bound, series.bound),
+                Entry(f"{found.value:.3f}", found.value),
+                Entry(found.interval(), found.low),
+                Entry(told, told, kind),
+            ]
+        )
+    columns = ["", "range", "bound's exponent", "measured slope", "95% interval", "at least as steep?"]
+    return Table(heading, columns, lines, caption)
+
+
+def held(rows: Sequence[Series], *, exponential: bool = False) -> tuple[int, int]:
+    """How many series are at least as steep as their bound, and how many have one."""
+    judged = [verdict(slope(s, exponential=exponential), s.bound)[1] for s in rows if s.bound is not None]
+    return sum(kind == "better" for kind in judged), len(judged)
+
+
+def panel(
+    heading: str, rows: Sequence[Series], x_label: str, y_label: str, *, exponential: bool = False, note: str = ""
+) -> Panel:
+    """Means with twice their standard error on logarithmic axes (x plain if exponential), and the bound's slope as dashes."""
+    lines = [[(_place(x, exponential), m, e) for x, m, e in _points(series)] for series in rows]
+    guides = [_guide(line, series.bound, exponential) for line, series in zip(lines, rows, strict=True)]
+    heights = [math.log10(m) for line in lines for _, m, _ in line] + [end[1] for guide in guides for end in guide]
+    places = [x for line in lines for x, _, _ in line]
+    low, high = min(heights), max(heights)
+    room = 0.05 * (high - low) or 0.5
+    y = (low - room, high + room)
+    x = (min(places), max(places) if max(places) > min(places) else min(places) + 1)
+    plot = Plot(x_label, y_label, x, y, heading, x_ticks=None if exponential else decades(*x), y_ticks=decades(*y))
+    for colour, (line, series, guide) in enumerate(zip(lines, rows, guides, strict=True)):
+        _draw(plot, line, series, colour)
+        if guide:
+            plot.rule(guide[0], guide[1])
+    return Panel(heading, plot.svg(), [(i, series.name, False) for i, series in enumerate(rows)], note)
+
+
+def _points(series: Series) -> list[tuple[float, float, float]]:
+    """x, mean and standard error, where the mean is positive."""
+    errors = [float(np.std(s, ddof=1) / math.sqrt(len(s))) if len(s) > 1 else 0.0 for s in series.samples]
+    return [(x, float(m), e) for x, m, e in zip(series.x, series.means, errors, strict=True) if m > 0]
+
+
+def _place(x: float, exponential: bool) -> float:
+    return x if exponential else math.log10(x)
+
+
+def _guide(line: Sequence[tuple[float, float, float]], bound: float | None, exponential: bool) -> list[tuple[float, float]]:
+    if bound is None or not line:
+        return []
+    (start, mean, _), end = line[0], line[-1][0]
+    fall = bound * (end - start) * (math.log10(math.e) if exponential else 1)
+    return [(start, math.log10(mean)), (end, math.log10(mean) + fall)]
+
+
+def _draw(plot: Plot, line: Sequence[tuple[float, float, float]], series: Series, colour: int) -> None:
+    plot.line([(x, math.log10(m)) for x, m, _ in line], colour, dots=False)
+    values = [x for x, m in zip(series.x, series.means, strict=True) if m > 0]
+    for (x, mean, error), value in zip(line, values, strict=True):
+        if 0 < 2 * error < mean:
+            plot.bar(x, math.log10(mean - 2 * error), math.log10(mean + 2 * error), colour)
+        (a, b), told = plot.at(x, math.log10(mean)), escape(f"{series.name}: {mean:.4g} at {value:g}")
+        plot.parts.append(f'<circle class="dot c{colour % COLOURS}" cx="{a}" cy="{b}" r="3"><title>{told}</title></circle>')
+
+
+def by(records: Sequence[Record], key: Callable[[Mapping[str, Any]], Any], x: str = "n") -> dict[Any, list[Record]]:
+    """Records grouped by a function of their spec (None leaves one out), each group by ascending x."""
+    found: dict[Any, list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda r: (r.spec.get(x, 0), r.seed)):
+        group = key(record.spec)
+        if group is not None:
+            found[group].append(record)
+    return dict(found)
+
+
+def series(name: str, records: Sequence[Record], metric: str, bound: float | None = None, x: str = "n") -> Series:
+    """A metric that is a list over replications, of records that differ in x; seeds of one x are put together."""
+    samples: dict[float, list[float]] = defaultdict(list)
+    for record in records:
+        value = record.metrics[metric]
+        samples[record.spec[x]] += value if isinstance(value, list) else [value]
+    return Series(name, list(samples), list(samples.values()), bound)
+
+
+def rates(records: Sequence[Record], metric: str, replications: int | None = None) -> list[list[float]]:
+    """Counts out of the replications as lists of zeros and ones, for `Series`."""
+    found = []
+    for record in records:
+        count, total = record.metrics[metric], replications or record.spec["replications"]
+        found.append([1.0] * count + [0.0] * (total - count))
+    return found

@@ -1,0 +1,79 @@
+"""The view of `margin`: the least distance of the boundary from the support, by n and loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from squareloss.lab.report.figures import Figure, Panel
+from squareloss.lab.report.header import Header
+from squareloss.lab.report.svg import Plot, decades
+from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.report.views import View
+from squareloss.lab.report.views._rates import by
+from squareloss.lab.runs.store import Record
+
+NAMES = {"square": "square loss", "ce": "cross-entropy"}
+
+
+def view(records: Sequence[Record], header: Header) -> View:
+    """Bounded below, and by what."""
+    groups = by(records, lambda spec: spec["loss"])
+    widest = 2 * math.sin(records[0].spec["gap"] / 2)
+    sentences = [
+        "Statement: on separable classes, with mu = o(1), the decision boundary keeps at least a constant distance from the "
+        "support, with a probability that tends to one exponentially.",
+        *(_sentence(NAMES[loss], groups[loss], widest) for loss in NAMES if loss in groups),
+        "In l_inf the distance is at least that in l_2 over sqrt(d) (the paper has the inequality the wrong way).",
+    ]
+    caption = "Median and lowest replication; the dashed line is the most there can be, the middle of the gap."
+    figure = Figure("Distance from the boundary to the support", caption, [_panel(groups, widest)])
+    return View([_table(groups)], [figure], sentences, plain=False)
+
+
+def _sentence(name: str, records: Sequence[Record], widest: float) -> str:
+    medians = [float(np.median(record.metrics["l2"])) for record in records]
+    lows = [min(record.metrics["l2"]) for record in records]
+    return (
+        f"{name}: median l_2 distance {medians[0]:.3f} at n = {records[0].spec['n']}, {medians[-1]:.3f} at n = "
+        f"{records[-1].spec['n']}, of {widest:.3f} possible; the lowest of all replications there is {lows[-1]:.3f}."
+    )
+
+
+def _table(groups: dict[str, list[Record]]) -> Table:
+    rows = []
+    for loss, found in groups.items():
+        for record in found:
+            values = [
+                float(np.median(record.metrics["l2"])),
+                min(record.metrics["l2"]),
+                float(np.median(record.metrics["linf"])),
+            ]
+            right = record.metrics["right"]
+            rows.append(
+                [
+                    Entry(NAMES[loss], loss),
+                    Entry(str(record.spec["n"]), record.spec["n"]),
+                    *(Entry(f"{value:.4f}", value) for value in values),
+                    Entry(f"{100 * right:.0f}%", right),
+                ]
+            )
+    columns = ["loss", "n", "l_2, median", "l_2, lowest", "l_inf, median", "no error anywhere"]
+    return Table("Distances", columns, rows, "0 where any point of the support is wrong.")
+
+
+def _panel(groups: dict[str, list[Record]], widest: float) -> Panel:
+    ns = [record.spec["n"] for found in groups.values() for record in found]
+    x = (math.log10(min(ns)), math.log10(max(max(ns), min(ns) + 1)))
+    plot = Plot("n", "l_2 distance", x, (0, 1.1 * widest), "Distance by n", x_ticks=decades(*x))
+    legend = []
+    for i, (loss, found) in enumerate(groups.items()):
+        places = [math.log10(record.spec["n"]) for record in found]
+        for colour, part, read in ((2 * i, "median", np.median), (2 * i + 1, "lowest", np.min)):
+            points = [(a, float(read(record.metrics["l2"]))) for a, record in zip(places, found, strict=True)]
+            plot.line(points, colour, dots=False)
+            legend.append((colour, f"{NAMES[loss]}, {part}", False))
+    plot.rule((x[0], widest), (x[1], widest))
+    return Panel("Distance by n", plot.svg(), legend)

@@ -1,0 +1,108 @@
+"""The view of `noise_injection`: exact over stated, the boundary's limit, and the rate of the error by margin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from squareloss.lab.report.figures import Figure
+from squareloss.lab.report.header import Header
+from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.report.views import View
+from squareloss.lab.report.views._rates import Series, by, panel, slope, table
+from squareloss.lab.runs.store import Record
+
+
+def view(records: Sequence[Record], header: Header) -> View:
+    """Lemma, plane, boundary and rate."""
+    looks = by(records, lambda spec: spec["look"])
+    lemma, xor, boundary = (looks[name][0].metrics for name in ("lemma", "xor", "boundary"))
+    rows = [_rate(gap, found) for gap, found in by(records, lambda spec: spec.get("gap")).items()]
+    rows = [found for found in rows if len(found.x) > 1]
+    sentences = [
+        "Statement (lemma): with noise v on classes at distance 2 gamma, P(|2 eta - 1| < t) is at most C v^2/gamma "
+        "exp(-gamma^2/(2 v^2)) t.",
+        _lemma(lemma),
+        f"In the plane the reduction to two points fails: for XOR, P/t goes from {xor['xor'][0]:.3g} at t = {xor['t'][0]:g} to "
+        f"{xor['xor'][-1]:.3g} at t = {xor['t'][-1]:g}, as log(1/t) does, against {xor['two-points'][-1]:.3g} for two points.",
+        f"The noisy boundary tends to the middle of the gap: it is off by {abs(boundary['boundary'][0]):.3g} at v = "
+        f"{boundary['noise'][0]:g} and by {abs(boundary['boundary'][-1]):.2g} at v = {boundary['noise'][-1]:g}.",
+        "Statement (theorem): the excess risk falls as exp(-n gamma/7); the proof's own steps give exp(-n gamma^2/6). "
+        + _rates(rows),
+    ]
+    caption = "Slope of log(mean error) against n; the bound is -gamma/7, gamma = sin(gap) half the distance of two arcs."
+    tables = [table("Rate of the error by margin", rows, caption, exponential=True), _comparison(rows)]
+    return View([t for t in tables if t.rows], _figures(lemma, xor, boundary, rows), sentences, plain=False)
+
+
+def _lemma(lemma: Mapping[str, Any]) -> str:
+    stated, mended = lemma["over-stated-t0.2"], lemma["over-corrected-t0.2"]
+    return (
+        f"Exact over stated at t = 0.2 (C = 1, gamma = 1): {stated[0]:.3g} at v = {lemma['noise'][0]:g}, {stated[-1]:.3g} "
+        f"at v = {lemma['noise'][-1]:g}: no constant will do, the factor is v/gamma. Over sqrt(2/pi) (v/gamma) "
+        f"exp(-gamma^2/(2 v^2)) artanh(t)/sqrt(1 - t^2) it is {min(mended):.3g} to {max(mended):.3g}: that bound holds."
+    )
+
+
+def _rate(gap: float, records: Sequence[Record]) -> Series:
+    """Mean errors by n, as two values that have the mean and the standard error measured."""
+    kept = [
+        (r.spec["n"], r.metrics["error"], r.metrics["spread"]) for r in records if r.metrics["error"] > 2 * r.metrics["spread"]
+    ]
+    samples = [[mean - spread, mean + spread] for _, mean, spread in kept]
+    return Series(f"gap {gap:g}", [n for n, _, _ in kept], samples, -math.sin(gap) / 7)
+
+
+def _rates(rows: Sequence[Series]) -> str:
+    found = [(-slope(s, exponential=True).value, -7 * (s.bound or 0.0)) for s in rows]
+    if len(found) < 2:
+        return "Too few points for a slope."
+    rates, gammas = np.array(found).T
+    power = np.polyfit(np.log(gammas), np.log(rates), 1)[0]
+    return (
+        f"Measured rates go from {rates[0]:.3f} at gamma = {gammas[0]:.3f} to {rates[-1]:.3f} at {gammas[-1]:.3f}, all above "
+        f"both; over this range they grow about as gamma^{power:.2f}."
+        if (rates > gammas / 7).all()
+        else f"Measured rates: {', '.join(f'{rate:.3f}' for rate in rates)}; not all are above gamma/7."
+    )
+
+
+def _comparison(rows: Sequence[Series]) -> Table:
+    lines = []
+    for found in rows:
+        rate, gamma = -slope(found, exponential=True).value, -7 * (found.bound or 0.0)
+        values = [gamma, gamma / 7, gamma**2 / 6, rate]
+        lines.append([Entry(found.name, found.name), *(Entry(f"{value:.4f}", value) for value in values)])
+    columns = ["", "gamma", "gamma/7, as stated", "gamma^2/6, as the proof gives", "measured rate"]
+    return Table("Rates by margin", columns, lines, "c in exp(-c n).")
+
+
+def _figures(
+    lemma: Mapping[str, Any], xor: Mapping[str, Any], boundary: Mapping[str, Any], rows: Sequence[Series]
+) -> list[Figure]:
+    def single(name: str, x: Sequence[float], y: Sequence[float]) -> Series:
+        pairs = sorted((a, abs(b)) for a, b in zip(x, y, strict=True))
+        return Series(name, [a for a, _ in pairs], [[b] for _, b in pairs])
+
+    ratios = [
+        single("exact over stated", lemma["noise"], lemma["over-stated-t0.2"]),
+        single("exact over corrected", lemma["noise"], lemma["over-corrected-t0.2"]),
+    ]
+    plane = [single(name, xor["t"], xor[key]) for name, key in (("XOR in the plane", "xor"), ("two points", "two-points"))]
+    edge = [
+        single("boundary from the middle", boundary["noise"], boundary["boundary"]),
+        single("largest error of eta on the classes", boundary["noise"], [max(v, 1e-12) for v in boundary["largest"]]),
+    ]
+    panels = [
+        panel("The lemma's constant, t = 0.2", ratios, "noise v, gamma = 1", "ratio"),
+        panel("P(|2 eta - 1| < t) / t", plane, "t", "ratio"),
+        panel("As the noise vanishes", edge, "noise v", "distance, error"),
+    ]
+    figures = [Figure("Noise", "Closed forms.", panels)]
+    if rows:
+        drawn = [panel("Error by n", rows, "n", "mean error", exponential=True)]
+        figures.append(Figure("Rate", "Kernel ridge, mu = 1/n, eight arcs. Dashes: exp(-n gamma/7).", drawn))
+    return figures

@@ -1,0 +1,107 @@
+"""The view of `ntk_equivalence`: the distance of networks to ridge by width, and by time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from squareloss.lab.report.figures import Figure, Panel
+from squareloss.lab.report.header import Header
+from squareloss.lab.report.svg import Plot, decades
+from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.report.views import View
+from squareloss.lab.report.views._rates import Series, by, panel, slope, table
+from squareloss.lab.runs.store import Record
+
+NAMES = {
+    "zero-random": "decay toward 0, random start",
+    "zero-antisymmetric": "decay toward 0, f_0 = 0",
+    "start-antisymmetric": "decay toward W(0), f_0 = 0",
+}
+ROUND = "distance to ridge"
+
+
+def view(records: Sequence[Record], header: Header) -> View:
+    """By width at the end and at the best time; by time at the largest width."""
+    groups = {name: found for name, found in by(records, lambda spec: spec["variant"], "width").items() if name in NAMES}
+    last = [_series(NAMES[name], found, len(found[0].spec["times"]) - 1) for name, found in groups.items()]
+    best = [_series(NAMES[name], found, None) for name, found in groups.items()]
+    sentences = [
+        "Statement: the penalised network comes to kernel ridge with h at the same mu, if it is wide and the time 2 zeta mu k "
+        "lies between two logarithms.",
+        *(_sentence(NAMES[name], found) for name, found in groups.items()),
+    ]
+    caption = (
+        "Root mean square over the sphere, mean over replications. Expected -1/2 for a distance that the width makes small."
+    )
+    tables = [
+        table(f"At the last time: {ROUND} against width", last, caption),
+        table(f"At the best time: {ROUND} against width", best, "The time of the least mean distance at each width."),
+        _diagnostics(groups),
+    ]
+    panels = [
+        panel("By width, at the last time", last, "width", ROUND),
+        panel("By width, at the best time", best, "width", ROUND),
+        _by_time(groups),
+    ]
+    figure = Figure("Network and ridge", "Distances of outputs; time is 2 zeta mu k, at the largest width.", panels)
+    return View([t for t in tables if t.rows], [figure], sentences, plain=False)
+
+
+def _means(record: Record) -> list[float]:
+    return [float(np.mean(values)) for values in record.metrics["ridge"]]
+
+
+def _series(name: str, records: Sequence[Record], time: int | None) -> Series:
+    """Distances by width at one time, or each width's best."""
+    chosen = [int(np.argmin(_means(record))) if time is None else time for record in records]
+    samples = [record.metrics["ridge"][i] for record, i in zip(records, chosen, strict=True)]
+    return Series(name, [record.spec["width"] for record in records], samples, -0.5)
+
+
+def _sentence(name: str, records: Sequence[Record]) -> str:
+    widest = records[-1]
+    means, times = _means(widest), widest.spec["times"]
+    best = int(np.argmin(means))
+    law = slope(_series(name, records, len(times) - 1)).value if len(records) > 1 else math.nan
+    return (
+        f"{name}, width {widest.spec['width']}: nearest to ridge at time {times[best]:g} ({means[best]:.4f}), {means[-1]:.4f} "
+        f"at time {times[-1]:g}; there the distance goes with the width as m^{law:.2f}."
+    )
+
+
+def _diagnostics(groups: dict[str, list[Record]]) -> Table:
+    rows = []
+    for name, found in groups.items():
+        for record in found:
+            m = record.metrics
+            values = [_means(record)[-1], float(np.mean(m["limit"][-1])), m["moved"][-1], m["changed"][-1], m["kernel"][-1]]
+            entries = [Entry(f"{value:.3g}", value) for value in values]
+            rows.append([Entry(NAMES[name], name), Entry(str(record.spec["width"]), record.spec["width"]), *entries])
+    columns = [
+        "penalty and start",
+        "width",
+        "to ridge",
+        "to its linear limit",
+        "farthest unit",
+        "activations changed",
+        "|H(k) - H| / |H|",
+    ]
+    caption = (
+        "At the last time. The linear limit is the same descent on infinitely many units from the same f_0; H(k) is the "
+        "network's kernel at that step, H that of h."
+    )
+    return Table("Diagnostics", columns, rows, caption)
+
+
+def _by_time(groups: dict[str, list[Record]]) -> Panel:
+    curves = {NAMES[name]: list(zip(found[-1].spec["times"], _means(found[-1]), strict=True)) for name, found in groups.items()}
+    points = [point for curve in curves.values() for point in curve]
+    x = (math.log10(min(t for t, _ in points)), math.log10(max(t for t, _ in points)))
+    y = (math.log10(min(v for _, v in points)) - 0.1, math.log10(max(v for _, v in points)) + 0.1)
+    plot = Plot("time 2 zeta mu k", ROUND, x, y, "By time", x_ticks=decades(*x), y_ticks=decades(*y))
+    for i, curve in enumerate(curves.values()):
+        plot.line([(math.log10(t), math.log10(v)) for t, v in curve], i, dots=False)
+    return Panel("By time, at the largest width", plot.svg(), [(i, name, False) for i, name in enumerate(curves)])

@@ -1,0 +1,76 @@
+"""The view of `spectrum`: eigenvalues by index, entropy, effective dimension, and the least eigenvalue by n."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from squareloss.lab.report.figures import Figure
+from squareloss.lab.report.header import Header
+from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.report.views import View
+from squareloss.lab.report.views._rates import GUIDE, Series, by, panel, series, slope, table
+from squareloss.lab.runs.store import Record
+
+TAIL = 0.5  # of the points: the exponents are those of the limit, and the first degrees fall faster
+
+
+def view(records: Sequence[Record], header: Header) -> View:
+    """Four rates in one page."""
+    exact = by(records, lambda spec: spec["d"] if spec["kind"] == "exact" else None)
+    least = by(records, lambda spec: spec["d"] if spec["kind"] == "least" else None)
+    values = [_of(exact[d][0], d, "index", "eigenvalue", -d / (d - 1)) for d in sorted(exact)]
+    entropy = [_of(exact[d][0], d, "radius", "entropy", -2 * (d - 1) / d) for d in sorted(exact)]
+    freedom = [_of(exact[d][0], d, "ridge", "effective", -(d - 1) / d) for d in sorted(exact)]
+    smallest = [series(f"d = {d}", least[d], "least", -2 / (d - 1)) for d in sorted(least)]
+    tails = [_tail(found) for found in values]
+    told = ", ".join(f"{slope(s).value:.3f} ({s.bound:.3f}) for {s.name}" for s in tails)
+    sentences = [
+        "Statement: the eigenvalues of h on the sphere fall as j^(-d/(d-1)), so the entropy of its unit ball is at most of the "
+        "order delta^(-2(d-1)/d).",
+        f"Slopes of the exact eigenvalues over the last half of the points, with the exponent in brackets: {told}. "
+        "Odd degrees from three on have the eigenvalue zero; they are left out of the index.",
+    ]
+    tables = [
+        table(
+            "Eigenvalues against their index, last half", tails, "Exact, by closed form; the last eigenvalue of each degree."
+        ),
+        table("Entropy of the unit ball against the radius", entropy, "Volume bound in L_2; here steep means many balls."),
+        table("Effective dimension against the ridge mu/n", freedom, "Expected -(d-1)/d."),
+        table(
+            "Least eigenvalue of H against n", smallest, "Uniform points; -2/(d-1) is the rate of the least distance of two."
+        ),
+        _opposite(records),
+    ]
+    return View(tables, _figures(values, entropy, smallest), sentences, plain=False)
+
+
+def _of(record: Record, d: int, x: str, y: str, bound: float) -> Series:
+    pairs = sorted(zip(record.metrics[x], record.metrics[y], strict=True))
+    kept = [(a, b) for a, b in pairs if b > 0]
+    return Series(f"d = {d}", [a for a, _ in kept], [[b] for _, b in kept], bound)
+
+
+def _tail(found: Series) -> Series:
+    start = int(len(found.x) * TAIL)
+    return Series(found.name, found.x[start:], found.samples[start:], found.bound)
+
+
+def _opposite(records: Sequence[Record]) -> Table:
+    rows = []
+    for record in records:
+        if record.spec["kind"] == "opposite":
+            d, pairs = record.spec["d"], [np.median(record.metrics[key]) for key in ("d", "more")]
+            rows.append([Entry(f"d = {d}", d), *(Entry(f"{value:.1e}", float(value)) for value in pairs)])
+    caption = "Medians. h tells a point from its opposite by its linear part alone, which has d dimensions."
+    return Table("Least eigenvalue of opposite pairs", ["", "d pairs", "d + 1 pairs"], rows, caption)
+
+
+def _figures(values: Sequence[Series], entropy: Sequence[Series], smallest: Sequence[Series]) -> list[Figure]:
+    panels = [
+        panel("Eigenvalues", values, "index", "eigenvalue"),
+        panel("Entropy", entropy, "radius", "entropy (nats)"),
+        panel("Least eigenvalue of H", smallest, "n", "lambda_min"),
+    ]
+    return [Figure("Decay", GUIDE, panels)]

@@ -1,0 +1,190 @@
+"""The studies of the theorems: each runs and is shown at smoke scale; targets, classes and estimators are what they say."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from squareloss.lab import report
+from squareloss.lab.report.views._rates import Series, held, slope, verdict
+from squareloss.lab.runs import Store
+from squareloss.lab.runs.execute import execute
+from squareloss.lab.studies import get
+from squareloss.lab.studies.run import header_of
+from squareloss.lab.studies.theory.arcs import Arcs, Caps
+from squareloss.lab.studies.theory.common import seed_of
+from squareloss.lab.studies.theory.logistic import circle_logistic, logistic
+from squareloss.lab.studies.theory.margin import distances
+from squareloss.lab.studies.theory.noise_injection import corrected, near_half
+from squareloss.lab.studies.theory.simplex_probability import probabilities
+from squareloss.lab.studies.theory.sphere import Circle, Target, circle_points, gram, ridge, uniform, with_bias
+from squareloss.ntk.kernels import NTK
+
+STUDIES = [
+    "spectrum", "excess_risk", "separable_rate", "calibration_rate", "margin", "ntk_equivalence", "odd_degrees",
+    "noise_injection", "simplex_probability",
+]  # fmt: skip
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_runs_and_is_shown(name, tmp_path):
+    study, store = get(name), Store(tmp_path)
+    header_of(study, "smoke", [0]).write(store)
+    outcome = execute(study, "smoke", [0], store)
+    assert not outcome.failures, outcome.message()
+    (found,) = report.gather(tmp_path)
+    assert found.view.sentences[0].startswith(("Statement", "What the theory"))
+    assert found.view.tables and all(table.rows for table in found.tables)
+    assert all("<svg" in panel.svg and "nan" not in panel.svg for figure in found.view.figures for panel in figure.panels)
+    page = report.write(tmp_path).read_text()
+    assert all(sentence[:40] in page.replace("&lt;", "<").replace("&gt;", ">") for sentence in found.view.sentences)
+    for kind in ("md", "tex", "csv"):
+        assert report.write(tmp_path, kind).stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_scales_have_distinct_cells_and_costs(name):
+    study = get(name)
+    for scale in ("smoke", "laptop", "paper"):
+        cells = study.cells(scale)
+        assert len({cell.hash() for cell in cells}) == len(cells) and study.cost[scale]
+
+
+@pytest.mark.parametrize(("d", "kappa"), [(d, kappa) for d in (2, 3, 5) for kappa in (0.5, 1, 2)])
+def test_targets_have_their_tsybakov_exponent(d, kappa):
+    """P(|2 eta - 1| < t) over two decades of t, by quadrature over x_1 as uniform points have it."""
+    target = Target.of_exponent(d, kappa)
+    x = uniform(400_000, d, generator())
+    weight, height = target.weight(x), target.margin(x).abs()
+    t = 0.9 * torch.tensor([0.01, 0.1]) ** target.power  # |s/M| below 0.01 and 0.1
+    share = [float((weight * (height < value)).sum() / weight.sum()) for value in t]
+    assert math.log(share[1] / share[0]) / math.log(float(t[1] / t[0])) == pytest.approx(kappa, rel=0.15)
+
+
+def test_samples_follow_the_target():
+    target = Target.of_exponent(3, 2)
+    x, y = target.sample(2, 20_000, generator())
+    assert x.shape == (2, 20_000, 3) and (x.square().sum(2) - 1).abs().max() < 1e-12
+    # the mean of y f(x) is that of (2 eta - 1) f(x)
+    assert (y * target.margin(x)).mean().item() == pytest.approx(target.margin(x).square().mean().item(), abs=0.02)
+    flat = uniform(40_000, 3, generator(1))
+    weight = target.weight(flat)
+    expected = float((weight * target.share(flat).abs()).sum() / weight.sum())
+    assert target.share(x).abs().mean().item() == pytest.approx(expected, rel=0.02)
+
+
+def test_batched_ridge_is_ridge_one_by_one():
+    x, y = Target(3).sample(3, 20, generator())
+    test = uniform(7, 3, generator(2))
+    fit = ridge(x, y, 0.5, test, "cpu")
+    for i in range(3):
+        matrix = NTK().matrix(x[i])
+        weights = torch.linalg.solve(matrix + 0.5 * torch.eye(20), y[i])
+        torch.testing.assert_close(fit.outputs[i], NTK().matrix(test, x[i]) @ weights)
+        torch.testing.assert_close(fit.norm[i], weights @ matrix @ weights)
+    wide = ridge(x, torch.stack([y, 2 * y], 2), 0.5, test, "cpu").outputs
+    torch.testing.assert_close(wide[..., 1], 2 * fit.outputs)
+
+
+def test_singular_matrices_still_interpolate():
+    """Four pairs of opposite points on the circle with an even label: H is singular, and the least solution exists."""
+    angle = torch.tensor([0.1, 0.7, 1.2, 2.0], dtype=torch.float64)
+    x = circle_points(torch.cat([angle, angle + math.pi])).unsqueeze(0)
+    y = torch.tensor([1.0, -1, 1, 1] * 2, dtype=torch.float64).unsqueeze(0)
+    torch.testing.assert_close(ridge(x, y, 0.0, x, "cpu").outputs, y, rtol=0, atol=1e-6)
+
+
+def test_eigenfunctions_of_the_circle_are_the_kernel_and_give_the_same_ridge():
+    x, y = Target(2).sample(2, 60, generator())
+    angle, grid = torch.atan2(x[..., 1], x[..., 0]), torch.linspace(0, 6, 30, dtype=torch.float64)
+    phi = Circle(600).features(angle)
+    torch.testing.assert_close(phi @ phi.mT, gram(x), rtol=0, atol=2e-4)
+    exact = ridge(x, y, 0.5, circle_points(grid), "cpu").outputs
+    torch.testing.assert_close(Circle(600).ridge(angle, y, 0.5, grid, "cpu"), exact, rtol=0, atol=5e-3)
+
+
+def test_logistic_regression_is_stationary_and_keeps_its_bound():
+    x, y = Target(2).sample(2, 80, generator())
+    angle, circle = torch.atan2(x[..., 1], x[..., 0]), Circle(10)
+    phi = circle.features(angle)
+    for bound in (None, 1.5):
+        weights = logistic(phi, y, 0.3, bound).requires_grad_()
+        g = (phi @ weights.unsqueeze(2)).squeeze(2)
+        f = g if bound is None else bound * (g / bound).tanh()
+        value = torch.nn.functional.softplus(-y * f).sum() + 0.3 * weights.square().sum()
+        (gradient,) = torch.autograd.grad(value, weights)
+        assert gradient.abs().max() < 1e-4
+    assert circle_logistic(circle, angle, y, 1e-6, angle[0], "cpu", bound=0.7).abs().max() <= 0.7
+
+
+def test_arcs_and_caps_hold_their_points():
+    arcs = Arcs(4, 0.15)
+    x, y = arcs.sample(1, 4000, generator())
+    angle = torch.atan2(x[0, :, 1], x[0, :, 0])
+    assert ((4 * angle).cos().sign() == y[0]).all()
+    assert (4 * angle).cos().abs().min() >= math.sin(4 * 0.15) - 1e-9
+    points, label = arcs.grid()
+    assert len(points) == 8 * 101 and label.sum() == 0
+    ends = (circle_points(arcs.gaps()[:, 0]).unsqueeze(1) - points).square().sum(2).amin(1)
+    assert ends.max() < 1e-20  # a gap begins where an arc ends
+    caps = Caps(1.2)
+    x, y = caps.sample(1, 4000, generator())
+    assert (x[..., 0].abs() >= math.cos(1.2) - 1e-12).all() and (x[..., 0].sign() == y).all()
+    points, label = caps.grid()
+    assert (points[:, 0].abs() >= math.cos(1.2) - 1e-12).all() and (points[:, 0].sign() == label).all()
+
+
+def test_distances_of_a_known_boundary():
+    """f = cos(4 (theta - 0.05)) has its zeros 0.05 rad beyond the middle of each gap."""
+    gaps = Arcs(4, 0.15).gaps()
+    euclid, largest = distances((4 * (gaps - 0.05)).cos().expand(3, -1, -1), gaps)
+    assert euclid.tolist() == pytest.approx([2 * math.sin(0.05)] * 3, rel=1e-3)
+    assert ((largest <= euclid) & (largest >= euclid / math.sqrt(2))).all()
+
+
+def test_noise_lemma_by_monte_carlo_and_by_its_bound():
+    t, v = torch.tensor(0.3, dtype=torch.float64), torch.tensor(0.6, dtype=torch.float64)
+    x = 1 + v * torch.randn(400_000, generator=generator(), dtype=torch.float64)
+    assert near_half(t, v).item() == pytest.approx(((x / v**2).tanh().abs() < t).double().mean().item(), rel=0.02)
+    for noise in (1.0, 0.3, 0.1, 0.05):
+        v = torch.tensor(noise, dtype=torch.float64)
+        for chance in (0.01, 0.3, 0.9):
+            t = torch.tensor(chance, dtype=torch.float64)
+            assert 0 < near_half(t, v) <= corrected(t, v)
+            if chance < 0.05:  # and no larger than it must be
+                assert near_half(t, v) > 0.9 * corrected(t, v)
+
+
+def test_probabilities_of_many_classes_are_probabilities():
+    eta = probabilities(uniform(500, 3, generator()), 10)
+    assert (eta > 0).all()
+    torch.testing.assert_close(eta.sum(1), torch.ones(500, dtype=torch.float64))
+    assert eta.std(0).min() > 0.005
+
+
+def test_bias_puts_points_on_a_half_sphere():
+    x = with_bias(uniform(50, 2, generator()))
+    assert (x.square().sum(1) - 1).abs().max() < 1e-12 and (x @ x.T).min() >= -1e-12
+
+
+def test_slopes_and_their_intervals():
+    rng = np.random.default_rng(1)
+    n = [100, 200, 400, 800]
+    noisy = Series("a", n, [list(m**-0.7 * (1 + 0.2 * rng.standard_normal(60))) for m in n], -0.5)
+    found = slope(noisy)
+    assert found.value == pytest.approx(-0.7, abs=0.03) and found.low < -0.7 < found.high and found.high - found.low < 0.15
+    assert verdict(found, -0.5) == ("yes", "better") and verdict(found, -0.9)[1] == "worse"
+    assert held([noisy]) == (1, 1)
+    exact = Series("b", n, [[3 * math.exp(-0.01 * m)] for m in n])
+    assert slope(exact, exponential=True).value == pytest.approx(-0.01) and slope(exact).low is None
+    with_zero = Series("c", n, [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0] * 4, [0.0] * 4])
+    assert slope(with_zero).value == pytest.approx(-1)
+
+
+def test_seeds_differ():
+    assert len({seed_of(0, i, j) for i in range(20) for j in range(20)}) == 400
