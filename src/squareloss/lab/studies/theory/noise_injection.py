@@ -43,8 +43,9 @@ def measure(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
 def near_half(t: Tensor, v: Tensor, gamma: float = 1.0) -> Tensor:
     """P(|2 eta - 1| < t) for two points at +-gamma with noise v, exactly; by logarithms, for tails of any size."""
     x = v.square() / gamma * t.atanh()
+    low: Tensor = torch.special.log_ndtr((-x - gamma) / v)
     high: Tensor = torch.special.log_ndtr((x - gamma) / v)
-    return -high.exp() * (torch.special.log_ndtr((-x - gamma) / v) - high).expm1()
+    return -high.exp() * (low - high).expm1()
 
 
 def corrected(t: Tensor, v: Tensor, gamma: float = 1.0) -> Tensor:
