@@ -293,7 +293,7 @@ def test_views_of_nothing_and_of_little_are_empty_tables():
 
 def net(line, full=True, **metrics):
     seeds = {seed: {key: values[seed] for key, values in metrics.items()} for seed in range(2)}
-    return image_rows.Net(line, "200 epochs, (0.01, 32)", full, seeds)
+    return image_rows.Net(line, "200 epochs, (0.01, 32)", full, metrics=seeds)
 
 
 def test_claims_follow_the_numbers():
@@ -322,6 +322,19 @@ def test_the_papers_value_stands_below_ours_only_for_its_own_recipe():
     assert len(images.table_1([net("resnet18-cifar10-SL", full=False, accuracy=[0.94, 0.96])]).rows) == 1
 
 
+def test_tables_wider_than_long_are_turned():
+    ours = net("resnet18-cifar10-SL", accuracy=[0.94, 0.96], autoattack_4=[0.0, 0.001], pgd_2=[0.3, 0.4])
+    table = images.table_1([ours])
+    assert list(table.columns) == ["", "CIFAR-10, ResNet-18, SL", "the paper"]
+    assert [[entry.text for entry in row] for row in table.rows] == [
+        ["trained", "200 epochs, (0.01, 32)", "the paper"],
+        ["seeds", "2", "5"],
+        ["clean", "95.00 (1.41)", "95.04 (0.07)"],
+        ["PGD 2/255", "35.00 (7.07)", "30.53 (0.92)"],
+        ["AutoAttack 4/255", "0.05 (0.07)", "0*"],
+    ]
+
+
 def test_pages_are_filled_from_results_of_whole_data_sets_only(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "docs"))
     pages = importlib.import_module("image_tables")
@@ -346,5 +359,5 @@ def test_cost_is_projected_from_complete_networks():
         metrics["timings"] = {"clean": {"training": 250.0}}
     ours.seconds = {kind: {0: 110.0, 1: 110.0} for kind in ("worst", "pgd", "autoattack")} | {"clean": {0: 260.0, 1: 260.0}}
     table = images.cost([ours])
-    assert [entry.text for entry in table.rows[0][4:]] == ["250", "10", "110", "110", "110", "590"]
+    assert [row[1].text for row in table.rows[1:]] == ["250", "10", "110", "110", "110", "590"]
     assert "0.8 hours for 1 of its 8 networks" in table.caption  # five times 590 seconds

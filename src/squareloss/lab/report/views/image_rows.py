@@ -21,7 +21,8 @@ class Net:
 
     Arguments:
         line: such as "resnet18-cifar10-SL".
-        recipe: how it was trained, in words; full is whether that is as long as the paper trains.
+        recipe: how it was trained, in words; full is whether that is as the paper trains.
+        stands_in: what stands in for the network and its data, if something does.
         metrics: by seed, of all its cells.
         seconds: by kind of measure, one entry per seed.
         diverged: by seed, where the loss was no longer finite.
@@ -31,6 +32,7 @@ class Net:
     line: str
     recipe: str
     full: bool
+    stands_in: str = ""
     metrics: dict[int, dict[str, Any]] = field(default_factory=dict)
     seconds: dict[str, dict[int, float]] = field(default_factory=dict)
     diverged: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -83,14 +85,14 @@ def paper_shown(value: Value | None, percent: bool = True) -> str:
 
 def nets(records: Iterable[Record]) -> list[Net]:
     """The networks of some records; equal results of two studies count once."""
-    found: dict[tuple[str, str], Net] = {}
+    found: dict[tuple[str, ...], Net] = {}
     for record in {(r.hash, r.seed): r for r in records}.values():
         parts = _CELL.fullmatch(record.cell)
         if parts is None or record.spec.get("task") != "images":
             continue
-        recipe, kind = trained(record), parts["kind"]
-        full = record.spec["recipe"]["epochs"] == _EPOCHS and is_whole(record)
-        net = found.setdefault((parts["line"], recipe), Net(parts["line"], recipe, full))
+        recipe, stands_in, kind = trained(record.spec["recipe"]), substitute(record), parts["kind"]
+        full = record.spec["recipe"]["epochs"] == _EPOCHS and not stands_in
+        net = found.setdefault((parts["line"], recipe, stands_in), Net(parts["line"], recipe, full, stands_in))
         net.weights.setdefault(record.seed, set()).add(record.metrics.get("weights", ""))
         if record.status == "diverged":
             net.diverged[record.seed] = record.metrics.get("diverged", {})
@@ -108,12 +110,15 @@ def is_whole(record: Record) -> bool:
     return record.spec["data"].get("name") in ("cifar10", "cifar100") and "train" not in record.spec["data"]
 
 
-def trained(record: Record) -> str:
-    """How a network was trained, in words; and what stands in for it and its data, if something does."""
-    recipe, spec = record.spec["recipe"], record.spec
-    text = f"{recipe['epochs']} epochs, ({recipe['lr']:g}, {recipe['batch_size']})"
-    data = f"{spec['data']['train']} images" if "train" in spec["data"] else ""
-    return text if is_whole(record) else f"{text}; {spec['network']['name']}, {data} of {spec['data']['name']}"
+def trained(recipe: Mapping[str, Any]) -> str:
+    """How a network was trained, in words."""
+    return f"{recipe['epochs']} epochs, ({recipe['lr']:g}, {recipe['batch_size']})"
+
+
+def substitute(record: Record) -> str:
+    """What stands in for the network and its data at smaller scales; nothing at the paper's."""
+    data, network = record.spec["data"], record.spec["network"]["name"]
+    return "" if is_whole(record) else f"{network} on {data.get('train', 'all')} training images of {data['name']}"
 
 
 def label(line: str) -> tuple[str, str, str]:

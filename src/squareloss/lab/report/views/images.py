@@ -33,8 +33,9 @@ def view(records: Sequence[Record], header: Header) -> View:
 
 
 def cautions(found: Sequence[Net]) -> list[str]:
-    """Networks that diverged, and lines whose numbers rest on more than one network of a seed."""
-    lines = []
+    """What stands in at small scales, networks that diverged, and measures of a seed that are of more than one network."""
+    notes = dict.fromkeys(net.stands_in for net in found if net.stands_in)
+    lines = [f"* This is not the paper's experiment but a small one like it: {note}." for note in notes]
     for net in found:
         name = " ".join(label(net.line))
         lines += [
@@ -54,14 +55,25 @@ def _table(heading: str, found: Sequence[Net], columns: Sequence[tuple[str, str,
     for net in found:
         if not (any(net.by_seed(key) for key, _, _ in columns) or (net.diverged and columns)):
             continue
-        seeds = len(net.metrics) or len(net.diverged)
-        ours = [_ours(net, key, percent) for key, _, percent in columns]
-        rows.append([*map(Entry, (*label(net.line), net.recipe, str(seeds))), *ours])
+        who = (*label(net.line), _trained(net), str(len(net.metrics) or len(net.diverged)))
+        rows.append([*map(Entry, who), *(_ours(net, key, percent) for key, _, percent in columns)])
         paper = [net.paper.get(key) for key, _, _ in columns]
         if any(paper):
             theirs = [Entry(paper_shown(v, percent)) for v, (_, _, percent) in zip(paper, columns, strict=True)]
             rows.append([*map(Entry, ("", "", "", "the paper", str(REPLICATIONS))), *theirs])
-    return Table(heading, [*_WHO, *(name for _, name, _ in columns)], rows, caption)
+    table = Table(heading, [*_WHO, *(name for _, name, _ in columns)], rows, caption)
+    return _turned(table) if len(columns) > len(rows) else table
+
+
+def _turned(table: Table) -> Table:
+    """The same with a row per measure: less wide where there are few networks."""
+    names = [", ".join(entry.text for entry in row[:3]) if row[0].text else "the paper" for row in table.rows]
+    rows = [[Entry(name), *(row[i] for row in table.rows)] for i, name in enumerate(table.columns) if i >= 3]
+    return Table(table.heading, ["", *names], rows if names else [], table.caption)
+
+
+def _trained(net: Net) -> str:
+    return net.recipe + ("*" if net.stands_in else "")
 
 
 def _ours(net: Net, key: str, percent: bool) -> Entry:
@@ -157,7 +169,7 @@ def cost(found: Sequence[Net]) -> Table:
             continue
         total = sum(part or 0.0 for part in parts)
         entries = [Entry("–" if part is None else f"{part:.0f}", part) for part in (*parts, total)]
-        rows.append([*map(Entry, (*label(net.line), net.recipe)), *entries])
+        rows.append([*map(Entry, (*label(net.line), _trained(net))), *entries])
         if net.full and net.line in TABLE_1 and None not in parts:
             hours, missing = hours + REPLICATIONS * total / 3600, missing - {net.line}
     told = f"Table 1 with five seeds, measures included: {hours:.1f} hours"
@@ -176,7 +188,8 @@ def cost(found: Sequence[Net]) -> Table:
         "AutoAttack",
     ]
     caption = f"Seconds of one network; training is its share of those side by side. {told}{left}."
-    return Table("Cost", [*names, "all"], rows if rows else [], caption)
+    table = Table("Cost", [*names, "all"], rows, caption)
+    return _turned(table) if len(rows) < 5 else table
 
 
 def _seconds(net: Net, kind: str) -> float | None:
@@ -210,7 +223,7 @@ def _panel(net: Net) -> Panel | None:
     plot = Plot("radius in 255ths", "robust accuracy", (0, max(LEVELS)), (0, 1), heading, percent=True)
     for colour, (name, known) in enumerate(curves.items()):
         plot.line(known, colour, name, heavy=name == "worst case")
-    return Panel(heading, plot.svg(), [(i, name, name == "worst case") for i, name in enumerate(curves)], net.recipe)
+    return Panel(heading, plot.svg(), [(i, name, name == "worst case") for i, name in enumerate(curves)], _trained(net))
 
 
 def _only(found: Sequence[Net], test: Callable[[Net], bool]) -> list[Net]:
