@@ -31,7 +31,7 @@ def claims(found: Sequence[Net]) -> Table:
     rows = [
         [Entry(where), Entry(text), Entry(here), Entry(word, word, kinds.get(word, ""))] for where, text, here, word in lines
     ]
-    caption = "Differences are paired by seed; in brackets a 95% interval, where there are two seeds or more. Far: a fifth fewer left."
+    caption = "Differences are paired by seed; in brackets a 95% interval, from two seeds on. Far: a fifth fewer left."
     return Table("What the paper says, and what came", ["network", "the paper", "here", "so it"], rows, caption)
 
 
