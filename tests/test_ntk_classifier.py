@@ -121,7 +121,7 @@ def test_bad_input():
     for options in ({"solver": "fast"}, {"criterion": "loss"}):
         with pytest.raises(ValueError, match="Unknown.*Available"):
             NTKClassifier(**options).fit(x, y)
-    with pytest.raises(ValueError, match="lambda >= 0"):
+    with pytest.raises(ValueError, match="finite mu >= 0"):
         NTKClassifier(-1.0).fit(x, y)
     with pytest.raises(ValueError, match="one label a sample"):
         NTKClassifier().fit(x, np.stack([y, y], 1))

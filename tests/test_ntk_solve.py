@@ -144,7 +144,7 @@ def test_antipodal_pairs_make_the_ntk_singular():
 def test_bad_input():
     x, y = problem(n=20)
     for bad in (-1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="expected a finite lambda >= 0"):
+        with pytest.raises(ValueError, match="expected a finite mu >= 0"):
             ridge(x, y, bad)
     with pytest.raises(ValueError, match=r"expected y of shape \(20,\)"):
         ridge(x, y[:5], 1.0)

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from squareloss import _probe_inputs as inputs
 from squareloss._selection import Curve, encode, fit_curve
-from squareloss.ntk.iterative import Nystrom, conjugate_gradients
+from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
 from squareloss.ntk.kernels import NTK, Kernel, on_sphere, to_sphere
-from squareloss.ntk.solve import Factor, Solution, Spectral, check_matrix
-from squareloss.ridge import check_lambda
+from squareloss.ntk.solve import Factor, Solution, Spectral, check_matrix, check_mu
 
 SOLVERS = ("auto", "exact", "iterative")
 CRITERIA = ("brier", "accuracy")
@@ -148,7 +147,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if value not in known:
                 raise ValueError(f"Unknown {name} {value!r}. Available: {', '.join(known)}")
         for mu in self._candidates([1.0]):
-            check_lambda(mu)
+            check_mu(mu)
 
     def _candidates(self, default: Sequence[float]) -> list[float]:
         if self.mu is None:
@@ -208,7 +207,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._probability_map(chosen, labels[out], labels)
 
     def _nystrom(self, kernel: Kernel, points: Tensor) -> Nystrom:
-        rank = min(len(points), 5000, int(10 * len(points) ** 0.5) + 1)
+        rank = min(len(points), default_rank(len(points)))
         return Nystrom.of(kernel, points, rank, seed=self.random_state, dtype=torch.float32, progress=self.verbose)
 
     def _solve(

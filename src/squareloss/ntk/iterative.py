@@ -23,8 +23,7 @@ from torch import Tensor
 
 from squareloss.ntk._progress import Line
 from squareloss.ntk.kernels import Kernel, check_memory
-from squareloss.ntk.solve import Solution, problem
-from squareloss.ridge import check_lambda
+from squareloss.ntk.solve import Solution, check_mu, problem
 
 ROWS = 8192  # of the preconditioner at a time
 ROUNDS = 20  # of refinement, at most
@@ -107,7 +106,7 @@ def conjugate_gradients(
 
     Arguments:
         x, y, kernel: as in `ridge`. mu: > 0.
-        rank: of the preconditioner; 10 sqrt(n), but 5,000 at most, if None. More pays where mu is small.
+        rank: of the preconditioner; 5 sqrt(n), but 5,000 at most, if None. More pays where mu is small.
         dtype: float64 or float32, of the products on the way and of the preconditioner.
         max_iterations: products on the way, at most; a warning says if that was too few.
         start: a (n,) or (n, K) to begin at, such as the solution at a mu nearby.
@@ -117,22 +116,22 @@ def conjugate_gradients(
         progress: show it.
     """
     points, targets, kernel = problem(x, y, kernel)
-    check_lambda(mu)
+    check_mu(mu)
     if mu == 0 or not tolerance > 0:
         raise ValueError(f"expected mu > 0 and tolerance > 0, got mu = {mu}, tolerance = {tolerance}; mu = 0 needs `ridge`")
     if preconditioner is None:
-        rank = min(len(points), rank or min(5000, math.ceil(10 * len(points) ** 0.5)))
+        rank = min(len(points), rank or default_rank(len(points)))
         check_memory(len(points) * rank * dtype.itemsize, points.device, None if memory_gb is None else memory_gb * 1e9)
         preconditioner = Nystrom.of(kernel, points, rank, seed=seed, dtype=dtype, progress=progress)
-    system = _System(kernel, points, mu, tile, preconditioner.at(mu), Line("conjugate gradients", progress))
     goal = tolerance * targets.norm(dim=0)
+    system = _System(kernel, points, mu, tile, preconditioner.at(mu), goal, tolerance, Line("conjugate gradients", progress))
     dual = torch.zeros_like(targets) if start is None else start.reshape_as(targets).double().clone()
     residual = targets if start is None else targets - system.times(dual, torch.float64)
     iterations = 0
     for _ in range(ROUNDS):
         if bool((residual.norm(dim=0) <= goal).all()) or iterations >= max_iterations:
             break
-        step, count = system.descend(residual, goal, dtype, max_iterations - iterations)
+        step, count = system.descend(residual, dtype, max_iterations - iterations)
         dual, iterations = dual + step, iterations + count
         residual = targets - system.times(dual, torch.float64)
     system.line.close()
@@ -151,20 +150,22 @@ class _System:
     mu: float
     tile: int | None
     precondition: Callable[[Tensor], Tensor]
+    goal: Tensor  # (K,) norms of residuals that will do: tolerance |y|
+    tolerance: float
     line: Line
 
     def times(self, v: Tensor, dtype: torch.dtype) -> Tensor:
         """(H + mu I) v."""
         return self.kernel.product(self.points, None, v, tile=self.tile, dtype=dtype) + self.mu * v
 
-    def descend(self, rhs: Tensor, goal: Tensor, dtype: torch.dtype, limit: int) -> tuple[Tensor, int]:
+    def descend(self, rhs: Tensor, dtype: torch.dtype, limit: int) -> tuple[Tensor, int]:
         """Conjugate gradients from 0, every column by itself, until each residual's norm is half its goal; and how many steps.
 
         In float32 a residual is trusted over four decades, and the rest is left to another round.
         """
         floor = 1e-4 if dtype == torch.float32 else 1e-12
-        goal = torch.maximum(goal / 2, floor * rhs.norm(dim=0))
-        begin, a, r = rhs.norm(dim=0), torch.zeros_like(rhs), rhs.clone()
+        goal = torch.maximum(self.goal / 2, floor * rhs.norm(dim=0))
+        a, r = torch.zeros_like(rhs), rhs.clone()
         p = z = self.precondition(r)
         rz = (r * z).sum(0)
         count = 0
@@ -176,7 +177,7 @@ class _System:
             a += alpha * p
             r -= alpha * q
             norm = r.norm(dim=0)
-            self._report(norm, begin, goal)
+            self._report(norm)
             if bool((norm <= goal).all()):
                 break
             z = self.precondition(r)
@@ -185,11 +186,17 @@ class _System:
             rz = new
         return a, count
 
-    def _report(self, norm: Tensor, begin: Tensor, goal: Tensor) -> None:
+    def _report(self, norm: Tensor) -> None:
+        """How far: residuals fall by about the same factor in every iteration."""
         if self.line.show:
-            left = (norm / begin).nan_to_num()
-            share = (left.log() / (goal / begin).log()).clamp(0, 1).nan_to_num(1.0)
-            self.line(float(share.min()), f", residual {float(left.max()):.1e}")
+            worst = float((self.tolerance * norm / self.goal).nan_to_num().max())
+            share = math.log(max(worst, 1e-300)) / math.log(self.tolerance / 2) if self.tolerance < 1 else 1.0
+            self.line(min(max(share, 0.0), 1.0), f", residual {worst:.1e}")
+
+
+def default_rank(n: int) -> int:
+    """5 sqrt(n), but 5,000 at most: the preconditioner then costs as much as an iteration or two."""
+    return min(5000, math.ceil(5 * math.sqrt(n)))
 
 
 def _unfinished(reached: float, tolerance: float, iterations: int) -> str:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from squareloss.ntk._progress import Line
 from squareloss.ntk.kernels import NTK, Kernel, check_memory, on_sphere
-from squareloss.ridge import KernelPath, check_lambda
+from squareloss.ridge import KernelPath
 
 CPU_BLOCK, CUDA_BLOCK = 384, 4096
 SPAN = 100.0  # ratio of the largest to the smallest mu that share a factorisation
@@ -72,7 +72,7 @@ def ridge(
         progress: show it.
     """
     points, targets, kernel = problem(x, y, kernel)
-    check_lambda(mu)
+    check_mu(mu)
     factor = Factor.of(_matrix(kernel, points, memory_gb), mu, points, progress=progress)
     dual = factor.solve(targets)
     return Solution(kernel, points, dual.view_as(y), mu)
@@ -95,7 +95,7 @@ def ridge_path(
     """
     points, targets, kernel = problem(x, y, kernel)
     for mu in mus:
-        check_lambda(mu)
+        check_mu(mu)
     matrix, solved = _matrix(kernel, points, memory_gb), dict[float, Solution]()
     groups = _groups(mus)
     for i, group in enumerate(groups):
@@ -130,6 +130,7 @@ class Spectral:
 
     def ridge(self, mu: float) -> Solution:
         """The solution at one mu."""
+        check_mu(mu)
         return Solution(self.kernel, self.points, self.eigen.solve(mu)[0].view(self.shape), mu)
 
     def flow(self, time: float, mu: float = 0.0) -> Solution:
@@ -140,7 +141,7 @@ class Spectral:
         """
         if math.isinf(time) and time > 0:
             return self.ridge(mu)
-        check_lambda(mu)
+        check_mu(mu)
         if not time >= 0:
             raise ValueError(f"expected a time >= 0, got {time}")
         rate = self.eigen.values + mu
@@ -237,6 +238,12 @@ def problem(x: Tensor, y: Tensor, kernel: Kernel | None) -> tuple[Tensor, Tensor
     if not bool(targets.isfinite().all()):
         raise ValueError("expected finite y, got NaN or infinity; drop those samples first")
     return points, targets, NTK() if kernel is None else kernel
+
+
+def check_mu(mu: float) -> None:
+    """Raise unless mu is a finite number >= 0."""
+    if not (mu >= 0 and math.isfinite(mu)):
+        raise ValueError(f"expected a finite mu >= 0, got {mu}")
 
 
 def _matrix(kernel: Kernel, points: Tensor, memory_gb: float | None) -> Tensor:
