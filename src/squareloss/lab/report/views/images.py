@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from squareloss.lab.report.figures import Figure, Panel
 from squareloss.lab.report.header import Header
@@ -11,10 +11,11 @@ from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
 from squareloss.lab.report.views.image_claims import LEVELS, claims
 from squareloss.lab.report.views.image_rows import Net, label, nets, paper_shown
-from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, REPLICATIONS, TABLE_1
+from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, REPLICATIONS, TABLE_1, Value, values
 from squareloss.lab.runs.store import Record
 
 STDS = (0.1, 0.2, 0.3, 0.4)
+PAPER = "the paper, 200 epochs"
 _WHO = ["data", "network", "loss", "trained", "seeds"]
 _ATTACKS = {"pgd": "PGD", "autoattack": "AutoAttack", "worst": "worst case", "least": "least over all"}
 
@@ -57,17 +58,27 @@ def _table(heading: str, found: Sequence[Net], columns: Sequence[tuple[str, str,
             continue
         who = (*label(net.line), _trained(net), str(len(net.metrics) or len(net.diverged)))
         rows.append([*map(Entry, who), *(_ours(net, key, percent) for key, _, percent in columns)])
-        paper = [net.paper.get(key) for key, _, _ in columns]
+        paper = [_paper(net, found).get(key) for key, _, _ in columns]
         if any(paper):
             theirs = [Entry(paper_shown(v, percent)) for v, (_, _, percent) in zip(paper, columns, strict=True)]
-            rows.append([*map(Entry, ("", "", "", "the paper", str(REPLICATIONS))), *theirs])
+            rows.append([*map(Entry, ("", "", "", PAPER, _runs(paper))), *theirs])
     table = Table(heading, [*_WHO, *(name for _, name, _ in columns)], rows, caption)
     return _turned(table) if len(columns) > len(rows) else table
 
 
+def _paper(net: Net, found: Sequence[Net]) -> Mapping[str, Value]:
+    """The paper's values for a network as the paper trains it or, while there is none, for one trained otherwise."""
+    same = any(other.full and other.line == net.line for other in found)
+    return net.paper if same or net.stands_in else values().get(net.line, {})
+
+
+def _runs(paper: Sequence[Value | None]) -> str:
+    return next((str(value.runs) for value in paper if value and value.runs), "?")
+
+
 def _turned(table: Table) -> Table:
     """The same with a row per measure: less wide where there are few networks."""
-    names = [", ".join(entry.text for entry in row[:3]) if row[0].text else "the paper" for row in table.rows]
+    names = [", ".join(entry.text for entry in row[:3]) if row[0].text else PAPER for row in table.rows]
     rows = [[Entry(name), *(row[i] for row in table.rows)] for i, name in enumerate(table.columns) if i >= 3]
     return Table(table.heading, ["", *names], rows if names else [], table.caption)
 
