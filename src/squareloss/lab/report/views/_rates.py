@@ -28,6 +28,7 @@ class Series:
         name: what it is.
         x: where it was measured, ascending.
         samples: at each x the replications; one alone is exact.
+        spread: the standard errors, where samples hold means alone; None if they are in the samples.
         bound: the exponent that the statement gives, -0.4 for n^-0.4, or -c for exp(-c x); None where it gives none.
     """
 
@@ -35,11 +36,32 @@ class Series:
     x: Sequence[float]
     samples: Sequence[Sequence[float]]
     bound: float | None = None
+    spread: Sequence[float] | None = None
 
     @property
     def means(self) -> Any:
         """Over replications, (X,)."""
         return np.array([np.mean(values) for values in self.samples])
+
+    @property
+    def errors(self) -> Any:
+        """Standard errors of the means, (X,); zero where there is one replication."""
+        if self.spread is not None:
+            return np.array(self.spread)
+        return np.array([np.std(s, ddof=1) / math.sqrt(len(s)) if len(s) > 1 else 0.0 for s in self.samples])
+
+    def drawn(self, kept: Sequence[int]) -> Any:
+        """Means of some points, resampled, (DRAWS, points): replications where they are known, else a normal law.
+
+        A mean of zero counts as half of the least the sample can show.
+        """
+        draw = np.random.default_rng(0)
+        if self.spread is not None:
+            means, errors = self.means[kept], self.errors[kept]
+            return np.maximum(means + errors * draw.standard_normal((DRAWS, len(kept))), 0.1 * means)
+        samples = [np.asarray(self.samples[i], dtype=float) for i in kept]
+        means = np.stack([draw.choice(sample, (DRAWS, len(sample))).mean(1) for sample in samples], 1)
+        return np.maximum(means, [sample[sample > 0].min() / len(sample) / 2 for sample in samples])
 
 
 @dataclass(frozen=True)
@@ -58,20 +80,15 @@ class Slope:
 def slope(series: Series, *, exponential: bool = False) -> Slope:
     """The slope of log mean against log x, or against x, by least squares; the interval by resampling replications at each x.
 
-    Points whose mean is not positive are left out; a resampled mean of zero counts as half of the least the sample can show.
+    Points whose mean is not positive are left out.
     """
     kept = [i for i, mean in enumerate(series.means) if mean > 0]
     x = np.array([series.x[i] for i in kept], dtype=float)
     across = x if exponential else np.log(x)
-    samples = [np.asarray(series.samples[i], dtype=float) for i in kept]
-    value = _fit(across, np.log([sample.mean() for sample in samples]))
-    if min(len(sample) for sample in samples) < 2:
+    value = _fit(across, np.log(series.means[kept]))
+    if not series.errors[kept].any():
         return Slope(value)
-    draw = np.random.default_rng(0)
-    means = np.stack([draw.choice(sample, (DRAWS, len(sample))).mean(1) for sample in samples], 1)
-    least = np.array([sample[sample > 0].min() / len(sample) / 2 for sample in samples])
-    drawn = [_fit(across, row) for row in np.log(np.maximum(means, least))]
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    low, high = np.quantile([_fit(across, row) for row in np.log(series.drawn(kept))], [0.025, 0.975])
     return Slope(value, float(low), float(high))
 
 
@@ -90,12 +107,19 @@ def verdict(found: Slope, bound: float) -> tuple[str, str]:
     return ("can't be told", "") if low <= bound else ("no", "worse")
 
 
-def table(heading: str, rows: Sequence[Series], caption: str, *, exponential: bool = False) -> Table:
-    """Exponent of the bound, slope, interval and whether it is at least as steep, a row per series."""
+def near(found: Slope, law: float) -> tuple[str, str]:
+    """Where a slope lies beside that of a law which is no bound, in words."""
+    if found.low is None or found.high is None:
+        return f"off by {found.value - law:+.3f}", ""
+    return ("in the interval", "better") if found.low <= law <= found.high else ("outside the interval", "")
+
+
+def table(heading: str, rows: Sequence[Series], caption: str, *, exponential: bool = False, law: bool = False) -> Table:
+    """Exponent, slope, interval, and whether it is at least as steep; a row per series. A `law` is expected, not a bound."""
     lines = []
     for series in rows:
         found = slope(series, exponential=exponential)
-        told, kind = ("–", "") if series.bound is None else verdict(found, series.bound)
+        told, kind = ("–", "") if series.bound is None else (near if law else verdict)(found, series.bound)
         bound = "–" if series.bound is None else f"{series.bound:.3f}"
         lines.append(
             [
@@ -108,6 +132,8 @@ def table(heading: str, rows: Sequence[Series], caption: str, *, exponential: bo
             ]
         )
     columns = ["", "range", "bound's exponent", "measured slope", "95% interval", "at least as steep?"]
+    if law:
+        columns[2], columns[5] = "expected exponent", "the expected one"
     return Table(heading, columns, lines, caption)
 
 
@@ -139,8 +165,7 @@ def panel(
 
 def _points(series: Series) -> list[tuple[float, float, float]]:
     """x, mean and standard error, where the mean is positive."""
-    errors = [float(np.std(s, ddof=1) / math.sqrt(len(s))) if len(s) > 1 else 0.0 for s in series.samples]
-    return [(x, float(m), e) for x, m, e in zip(series.x, series.means, errors, strict=True) if m > 0]
+    return [(x, float(m), float(e)) for x, m, e in zip(series.x, series.means, series.errors, strict=True) if m > 0]
 
 
 def _place(x: float, exponential: bool) -> float:

@@ -48,12 +48,12 @@ def _lemma(lemma: Mapping[str, Any]) -> str:
 
 
 def _rate(gap: float, records: Sequence[Record]) -> Series:
-    """Mean errors by n, as two values that have the mean and the standard error measured."""
+    """Mean errors by n, where they are told from zero."""
     kept = [
         (r.spec["n"], r.metrics["error"], r.metrics["spread"]) for r in records if r.metrics["error"] > 2 * r.metrics["spread"]
     ]
-    samples = [[mean - spread, mean + spread] for _, mean, spread in kept]
-    return Series(f"gap {gap:g}", [n for n, _, _ in kept], samples, -math.sin(gap) / 7)
+    ns, means, spreads = ([row[i] for row in kept] for i in range(3))
+    return Series(f"gap {gap:g}", ns, [[mean] for mean in means], -math.sin(gap) / 7, spreads)
 
 
 def _rates(rows: Sequence[Series]) -> str:

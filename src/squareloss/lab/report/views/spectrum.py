@@ -13,7 +13,8 @@ from squareloss.lab.report.views import View
 from squareloss.lab.report.views._rates import GUIDE, Series, by, panel, series, slope, table
 from squareloss.lab.runs.store import Record
 
-TAIL = 0.5  # of the points: the exponents are those of the limit, and the first degrees fall faster
+TAIL = 0.5  # of the points: the exponents are those of the limit
+LIMIT = "Exact, by closed form; over the half of the points nearest the limit."
 
 
 def view(records: Sequence[Record], header: Header) -> View:
@@ -23,6 +24,7 @@ def view(records: Sequence[Record], header: Header) -> View:
     values = [_of(exact[d][0], d, "index", "eigenvalue", -d / (d - 1)) for d in sorted(exact)]
     entropy = [_of(exact[d][0], d, "radius", "entropy", -2 * (d - 1) / d) for d in sorted(exact)]
     freedom = [_of(exact[d][0], d, "ridge", "effective", -(d - 1) / d) for d in sorted(exact)]
+    small = {name: [_head(found) for found in rows] for name, rows in (("entropy", entropy), ("freedom", freedom))}
     smallest = [series(f"d = {d}", least[d], "least", -2 / (d - 1)) for d in sorted(least)]
     tails = [_tail(found) for found in values]
     told = ", ".join(f"{slope(s).value:.3f} ({s.bound:.3f}) for {s.name}" for s in tails)
@@ -33,14 +35,10 @@ def view(records: Sequence[Record], header: Header) -> View:
         "Odd degrees from three on have the eigenvalue zero; they are left out of the index.",
     ]
     tables = [
-        table(
-            "Eigenvalues against their index, last half", tails, "Exact, by closed form; the last eigenvalue of each degree."
-        ),
-        table("Entropy of the unit ball against the radius", entropy, "Volume bound in L_2; here steep means many balls."),
-        table("Effective dimension against the ridge mu/n", freedom, "Expected -(d-1)/d."),
-        table(
-            "Least eigenvalue of H against n", smallest, "Uniform points; -2/(d-1) is the rate of the least distance of two."
-        ),
+        table("Eigenvalues against their index", tails, f"{LIMIT} The last eigenvalue of each degree.", law=True),
+        table("Entropy of the unit ball against the radius", small["entropy"], f"{LIMIT} Volume bound in L_2.", law=True),
+        table("Effective dimension against the ridge mu/n", small["freedom"], LIMIT, law=True),
+        table("Least eigenvalue of H against n", smallest, "Uniform points; as the least distance of two falls.", law=True),
         _opposite(records),
     ]
     return View(tables, _figures(values, entropy, smallest), sentences, plain=False)
@@ -55,6 +53,11 @@ def _of(record: Record, d: int, x: str, y: str, bound: float) -> Series:
 def _tail(found: Series) -> Series:
     start = int(len(found.x) * TAIL)
     return Series(found.name, found.x[start:], found.samples[start:], found.bound)
+
+
+def _head(found: Series) -> Series:
+    end = len(found.x) - int(len(found.x) * TAIL)
+    return Series(found.name, found.x[:end], found.samples[:end], found.bound)
 
 
 def _opposite(records: Sequence[Record]) -> Table:

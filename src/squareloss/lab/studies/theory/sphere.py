@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from squareloss.lab.studies.theory.common import parts
-from squareloss.ntk.kernels import NTK
+from squareloss.ntk.kernels import NTK, SNAP
 from squareloss.ntk.spectrum import ntk_spectrum
 
 H = NTK()
@@ -87,7 +87,8 @@ def penalty(n: int, d: int, c: float) -> float:
 
 def gram(x: Tensor, z: Tensor | None = None) -> Tensor:
     """h of points x (R, n, d) with z (R, N, d), or with themselves: (R, n, N)."""
-    matrix = H.of_cosine(x @ (x if z is None else z).mT)
+    # cosines next to 1 and -1 count as that, as in the kernel's own matrix: opposite points are then exactly so
+    matrix = H.of_cosine((x @ (x if z is None else z).mT) * (1 + SNAP * torch.finfo(x.dtype).eps))
     if z is None:
         matrix.diagonal(dim1=-2, dim2=-1).fill_(H.diagonal)
     return matrix
