@@ -339,8 +339,9 @@ def _full_precision(dtype: torch.dtype) -> AbstractContextManager[None]:
 
 def _free(device: torch.device) -> float:
     """Bytes that can still be had on a device."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
+    if device.type == "cuda":  # what torch holds and does not use counts as well
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + unused)
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))

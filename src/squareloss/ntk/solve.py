@@ -265,6 +265,8 @@ def _factorise_panel(a: Tensor, k: int, block: int) -> bool:
     if int(info) > 0:
         return False
     corner.copy_(factor)
+    if e == len(a):
+        return True
     a[e:, k:e] = torch.linalg.solve_triangular(corner, a[e:, k:e].mT, upper=False).mT
     for j in range(e, len(a), block):  # below the diagonal only
         a[j:, j : j + block].addmm_(a[j:, k:e], a[j : j + block, k:e].mT, alpha=-1)
