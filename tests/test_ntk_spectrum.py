@@ -115,6 +115,14 @@ def test_effective_dimension_and_entropy_by_hand():
     assert spectrum.entropy(0.1) == pytest.approx(math.log(2))
 
 
+def test_effective_dimension_counts_the_degrees_beyond():
+    few, many = ntk_spectrum(3, 40), ntk_spectrum(3, 2000)
+    ridge = 30 * few.values[40].item()
+    assert few.missing == pytest.approx(0.5 - few.trace()) and many.missing < few.missing / 40
+    assert few.effective_dimension(ridge) == pytest.approx(many.effective_dimension(ridge), rel=0.02)
+    assert zonal_spectrum(H.of_cosine, 3, 40).missing == pytest.approx(few.missing, rel=1e-9)
+
+
 def test_empirical_eigenvalues_tend_to_the_exact_ones_and_antipodes_make_the_matrix_singular():
     x = sphere(1000, 3)
     found = empirical_spectrum(H.matrix(x))

@@ -37,11 +37,13 @@ class Spectrum:
         dimension: d, of the space the sphere lies in.
         values: (D + 1,) float64, the eigenvalue of each degree from 0 to D.
         counts: (D + 1,) float64, how many harmonics each degree has; they sum to more than int64 holds for large d.
+        missing: sum_j lambda_j over the degrees beyond D, known since all of them sum to g(1).
     """
 
     dimension: int
     values: Tensor
     counts: Tensor
+    missing: float = 0.0
 
     def sequence(self, most: int) -> Tensor:
         """The `most` largest eigenvalues in decreasing order, each as often as it occurs; zero ones are left out.
@@ -54,12 +56,15 @@ class Spectrum:
         return values[:kept].repeat_interleave(counts[:kept])[:most]
 
     def trace(self) -> float:
-        """sum_j lambda_j, which tends to g(1) (1/2 for h) as degrees are added."""
+        """sum_j lambda_j up to degree D, which tends to g(1) (1/2 for h) as degrees are added."""
         return float((self.values * self.counts).sum())
 
     def effective_dimension(self, ridge: float) -> float:
-        """sum_j lambda_j / (lambda_j + ridge): the degrees of freedom of kernel ridge with mu = n ridge."""
-        return float((self.counts * self.values / (self.values + ridge)).sum())
+        """sum_j lambda_j / (lambda_j + ridge): the degrees of freedom of kernel ridge with mu = n ridge.
+
+        Degrees beyond D count as their sum over the ridge, which is right where the ridge is far above their eigenvalues.
+        """
+        return float((self.counts * self.values / (self.values + ridge)).sum()) + self.missing / ridge
 
     def entropy(self, radius: float) -> float:
         """sum over sqrt(lambda_j) > radius of log(sqrt(lambda_j) / radius), in nats.
@@ -82,7 +87,8 @@ def ntk_spectrum(dimension: int, degree: int) -> Spectrum:
     share = torch.where(k > 0, k / (2 * k + d - 2).clamp(min=1), 0.0)  # u P_k = share P_(k-1) + (1 - share) P_(k+1)
     square = _step_squared(d, degree + 1)
     below = torch.cat([square.new_zeros(1), square[:degree]])
-    return Spectrum(d, share * below + (1 - share) * square[1:], multiplicity(d, degree))
+    values, counts = share * below + (1 - share) * square[1:], multiplicity(d, degree)
+    return Spectrum(d, values, counts, max(0.0, 0.5 - float((values * counts).sum())))
 
 
 def _step_squared(d: int, degree: int) -> Tensor:
@@ -111,7 +117,9 @@ def zonal_spectrum(profile: Profile, dimension: int, degree: int, nodes: int | N
     """
     cosine, weight = angles(dimension, nodes or 4 * degree + 200)
     values = polynomials(dimension, degree, cosine) @ (weight * profile(cosine))
-    return Spectrum(dimension, values, multiplicity(dimension, degree))
+    counts = multiplicity(dimension, degree)
+    rest = float(profile(torch.ones(1, dtype=torch.float64))[0] - (values * counts).sum())
+    return Spectrum(dimension, values, counts, max(0.0, rest))
 
 
 def angles(dimension: int, nodes: int) -> tuple[Tensor, Tensor]:

@@ -55,7 +55,7 @@ def _caps(free: Sequence[Record], held: Sequence[Record]) -> str:
         "Where the label is no function of the RKHS (two opposite caps), the statement's assumption fails and so does its end: "
         f"with mu = 1/n {_share(first)} of fits err somewhere at n = {first.spec['n']} and {_share(last)} at n = "
         f"{last.spec['n']}, while the squared norm goes from {first.metrics['norm'][1]:.3g} to {last.metrics['norm'][1]:.3g}; "
-        f"mu = 0.1 mends it ({_share(fixed)})."
+        f"mu = 0.1 mends it ({_share(fixed)} at n = {fixed.spec['n']})."
     )
 
 
