@@ -91,6 +91,15 @@ def test_one_scale_for_pixels_and_one_each_for_units():
     assert one.fit(units, y).score(units, y) < plain.score(x, y) - 0.1  # one coordinate is lost
 
 
+def test_auto_is_exact_while_that_is_quick(monkeypatch):
+    x, y = circle(100)
+    monkeypatch.setattr("squareloss.ntk.classifier.EXACT", 100)
+    monkeypatch.setattr("squareloss.ntk.classifier.CHOICE", 99)
+    assert NTKClassifier(0.1).fit(x, y).solution_.residual is None
+    assert NTKClassifier([0.1, 1.0]).fit(x, y).solution_.residual <= 1e-6
+    assert NTKClassifier([0.1, 1.0]).fit(x[:99], y[:99]).solution_.residual is None
+
+
 def test_in_kind_and_through_a_pickle():
     x, y = circle(80, classes=2)
     names = np.array(["no", "yes"])[y]

@@ -226,5 +226,9 @@ def test_progress(capsys, monkeypatch):
     assert "factorisation:" in capsys.readouterr().err
     conjugate_gradients(x, y, 1.0, progress=True, rank=20)
     assert "conjugate gradients:" in capsys.readouterr().err
+    monkeypatch.setattr("squareloss.ntk.solve._eigen_seconds", lambda matrix: 3.0)
+    Spectral.of(x, y, progress=True)
+    assert "eigendecomposition: about 3 s" in capsys.readouterr().err
     ridge(x, y, 1.0)
+    Spectral.of(x, y)
     assert capsys.readouterr().err == ""

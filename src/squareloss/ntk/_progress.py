@@ -1,4 +1,4 @@
-"""A line on stderr that says how far a solver is and how long it will still take."""
+"""Lines on stderr that say how far a solver is and how long it will still take."""
 
 from __future__ import annotations
 
@@ -29,3 +29,10 @@ class Line:
         """End the line, if there was one."""
         if self.written:
             sys.stderr.write("\n")
+
+
+def announce(what: str, seconds: float, show: bool) -> None:
+    """Say how long a step will take that cannot be looked into, if that is two seconds or more."""
+    if show and seconds >= 2:
+        sys.stderr.write(f"{what}: about {seconds:.0f} s\n")
+        sys.stderr.flush()

@@ -19,7 +19,7 @@ from squareloss.ntk.solve import Factor, Solution, Spectral, check_matrix, check
 
 SOLVERS = ("auto", "exact", "iterative")
 CRITERIA = ("brier", "accuracy")
-EXACT = 10_000  # samples up to which "auto" is exact
+EXACT, CHOICE = 10_000, 4000  # samples up to which "auto" is exact: at one mu, and to choose mu
 HELD_OUT = 4096  # samples at most, to choose by where leave-one-out has no closed form
 
 
@@ -41,8 +41,8 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             (x, 1) / |(x, 1)| is taken. If False they must lie on the unit sphere, and others are refused.
         scale_features: divide each feature by its own standard deviation; if False, all by one number, which is right for
             pixels and others that share a unit.
-        solver: "exact" takes 8 n^2 bytes, four times that to choose mu; "iterative" none of that; "auto" is exact up to
-            10,000 samples.
+        solver: "exact" takes 8 n^2 bytes, four times that and an eigendecomposition to choose mu; "iterative" none of that;
+            "auto" is exact up to 10,000 samples at one mu, and up to 4,000 to choose.
         criterion: what mu is chosen by: "brier", the squared error of eta = (1 + f)/K, or "accuracy".
         tolerance: relative residual of the iterative solver.
         memory_gb: refuse to take more; if None, more than the device has free.
@@ -97,7 +97,8 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._device = inputs.device(self.device, X)
         points = self._place(inputs.tensor(X, self._device), reset=True)
         labels = torch.from_numpy(inputs.indices(self.classes_, columns[:, 0])).to(self._device)
-        exact = self.solver == "exact" or (self.solver == "auto" and len(points) <= EXACT)
+        limit = EXACT if len(self._candidates([0.0, 1.0])) == 1 else CHOICE
+        exact = self.solver == "exact" or (self.solver == "auto" and len(points) <= limit)
         self._curve = self._fit_exact(points, labels) if exact else self._fit_iterative(points, labels)
         return self
 
@@ -172,15 +173,16 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """mu by exact leave-one-out, and the probability map of its scores."""
         kernel = NTK() if self.kernel is None else self.kernel
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
-        if self.mu is not None and len(self._candidates([])) == 1:
-            mu = self._candidates([])[0]
+        mus = self._candidates([])
+        if len(mus) == 1:
+            mu = mus[0]
             check_matrix(points, self.memory_gb, copies=1)
             factor = Factor.of(kernel.matrix(points), mu, points, progress=self.verbose)
             self.solution_ = Solution(kernel, points, factor.solve(codes), mu)
             left_out = codes - self.solution_.dual / factor.inverse_diagonal().unsqueeze(1)
             self._choose([mu], [left_out], codes, labels)
         else:
-            spectral = Spectral.of(points, codes, kernel, memory_gb=self.memory_gb)
+            spectral = Spectral.of(points, codes, kernel, memory_gb=self.memory_gb, progress=self.verbose)
             mus = self._candidates(spectral.eigen.grid())
             left_out, mu = self._choose(mus, [spectral.leave_one_out(mu) for mu in mus], codes, labels)
             self.solution_ = spectral.ridge(mu)

@@ -38,9 +38,9 @@ class Kernel(ABC):
     A kernel is scale * g(u), with g done in place: products multiply the scale into the thin side.
     """
 
-    scale_of_values: float
+    _scale: float
     diagonal: float
-    fused: tuple[int, float] | None = None  # its number and parameter in the GPU's product, if that knows it
+    _fused: tuple[int, float] | None = None  # its number and parameter in the GPU's product, if that knows it
 
     @abstractmethod
     def _apply(self, u: Tensor, spare: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class Kernel(ABC):
         """The kernel's values (...) at cosines u (...), which are clamped to [-1, 1]."""
         if not u.is_floating_point():
             raise TypeError(f"expected cosines of a floating-point type, got {u.dtype}")
-        return self._apply(u.clamp(-1, 1), torch.empty_like(u)).mul_(self.scale_of_values)
+        return self._apply(u.clamp(-1, 1), torch.empty_like(u)).mul_(self._scale)
 
     def matrix(
         self,
@@ -75,7 +75,7 @@ class Kernel(ABC):
         out = _room(len(left), len(right), left, out)
         with _full_precision(dtype):
             for i, j, values in _tiles(self, left, right, tile, symmetric=z is None):
-                torch.mul(values, self.scale_of_values, out=out[i, j])
+                torch.mul(values, self._scale, out=out[i, j])
                 if z is None:
                     out[j, i] = out[i, j].T if i != j else _mirrored(out[i, j])
         if z is None:
@@ -106,9 +106,9 @@ class Kernel(ABC):
             raise ValueError(
                 f"expected v of shape ({len(right)},) or ({len(right)}, K) on {left.device}, got {tuple(v.shape)} on {v.device}"
             )
-        thin = (v if v.ndim == 2 else v.unsqueeze(1)).double() * self.scale_of_values
-        if dtype == torch.float32 and x.is_cuda and self.fused and (gpu := _gpu()) and gpu.fits(left, thin):
-            answer: Tensor = gpu.product(*self.fused, left, right, thin.float(), _snap(dtype))
+        thin = (v if v.ndim == 2 else v.unsqueeze(1)).double() * self._scale
+        if dtype == torch.float32 and x.is_cuda and self._fused and (gpu := _gpu()) and gpu.fits(left, thin):
+            answer: Tensor = gpu.product(*self._fused, left, right, thin.float(), _snap(dtype))
         else:
             with _full_precision(dtype):
                 answer = _product(self, left, right, thin, tile, z is None, progress)
@@ -122,9 +122,9 @@ class NTK(Kernel):
     As u/4 + u arcsin(u) / (2 pi) it is linear plus even: odd degrees from three on have eigenvalue zero.
     """
 
-    scale_of_values = 0.25
+    _scale = 0.25
     diagonal = 0.5
-    fused = (0, 0.0)
+    _fused = (0, 0.0)
 
     def _apply(self, u: Tensor, spare: Tensor) -> Tensor:
         torch.asin(u, out=spare)
@@ -135,9 +135,9 @@ class NTK(Kernel):
 class TwoLayerNTK(Kernel):
     """2 h(u) + sqrt(1 - u^2) / (2 pi): both layers of the network trained, from outer weights of variance one."""
 
-    scale_of_values = 1 / (2 * math.pi)
+    _scale = 1 / (2 * math.pi)
     diagonal = 1.0
-    fused = (1, 0.0)
+    _fused = (1, 0.0)
 
     def _apply(self, u: Tensor, spare: Tensor) -> Tensor:
         torch.asin(u, out=spare).mul_(2).add_(math.pi).mul_(u)
@@ -154,15 +154,14 @@ class Laplace(Kernel):
     """
 
     scale: float = 1.0
-    scale_of_values = 1.0
+    _scale = 1.0
     diagonal = 1.0
 
     def __post_init__(self) -> None:
         _checks.positive("scale", self.scale)
 
     @property
-    def fused(self) -> tuple[int, float]:  # type: ignore[override]
-        """Which of the GPU's products, and its parameter."""
+    def _fused(self) -> tuple[int, float]:  # type: ignore[override]
         return 2, math.sqrt(2) / self.scale
 
     def _apply(self, u: Tensor, spare: Tensor) -> Tensor:
@@ -303,7 +302,7 @@ def _product(
     out = v.new_zeros(len(x), v.shape[1])
     narrow = v.to(x.dtype)
     done, total = 0, len(x) * (len(x) + 1) // 2 if symmetric else len(x) * len(z)
-    peak = kernel.diagonal / kernel.scale_of_values
+    peak = kernel.diagonal / kernel._scale
     for i, j, values in _tiles(kernel, x, z, tile, symmetric=symmetric):
         if symmetric and i == j:
             values.fill_diagonal_(peak)

@@ -14,13 +14,14 @@ while those above keep the kernel for the next mu of a path.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from squareloss.ntk._progress import Line
+from squareloss.ntk._progress import Line, announce
 from squareloss.ntk.kernels import NTK, Kernel, check_memory, on_sphere
 from squareloss.ridge import KernelPath
 
@@ -122,11 +123,22 @@ class Spectral:
     shape: torch.Size
 
     @classmethod
-    def of(cls, x: Tensor, y: Tensor, kernel: Kernel | None = None, *, memory_gb: float | None = None) -> Spectral:
+    def of(
+        cls,
+        x: Tensor,
+        y: Tensor,
+        kernel: Kernel | None = None,
+        *,
+        memory_gb: float | None = None,
+        progress: bool = False,
+    ) -> Spectral:
         """Decompose the kernel matrix of x (n, d) for targets y (n,) or (n, K); arguments as in `ridge`."""
         points, targets, kernel = problem(x, y, kernel)
         check_matrix(points, memory_gb, copies=4)
-        return cls(kernel, points, KernelPath.from_kernel(kernel.matrix(points), targets), y.shape)
+        matrix = kernel.matrix(points)
+        if progress:
+            announce("eigendecomposition", _eigen_seconds(matrix), progress)
+        return cls(kernel, points, KernelPath.from_kernel(matrix, targets), y.shape)
 
     def ridge(self, mu: float) -> Solution:
         """The solution at one mu."""
@@ -255,6 +267,14 @@ def check_matrix(points: Tensor, memory_gb: float | None, *, copies: int) -> Non
     """Raise MemoryError if so many n x n matrices are more than memory_gb, or than the device has free."""
     needed = copies * 8.0 * len(points) ** 2
     check_memory(needed, points.device, None if memory_gb is None else memory_gb * 1e9)
+
+
+def _eigen_seconds(matrix: Tensor) -> float:
+    """How long an eigendecomposition will take, by the time of a small one: n^3."""
+    small = matrix[:512, :512]
+    begin = time.perf_counter()
+    float(torch.linalg.eigh(small)[0][0])  # waits for a GPU
+    return (time.perf_counter() - begin) * (len(matrix) / len(small)) ** 3
 
 
 def _factorise_panel(a: Tensor, k: int, block: int) -> bool:
