@@ -37,7 +37,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from squareloss.ntk import NTK, Spectral, conjugate_gradients, ridge, ridge_path, to_sphere
-from squareloss.ntk.solve import Factor
+from squareloss.ntk.cholesky import Factor
 
 DIMENSION, TEST, MU = 10, 1000, 1.0
 MUS = np.logspace(-3, 2, 20).tolist()

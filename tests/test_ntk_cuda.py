@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from squareloss.ntk import NTK, Laplace, NTKClassifier, Spectral, TwoLayerNTK, conjugate_gradients, ridge, ridge_path, to_sphere
+from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.kernels import _gpu
-from squareloss.ntk.solve import Factor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 KERNELS = [NTK(), TwoLayerNTK(), Laplace(0.7)]

@@ -8,7 +8,7 @@ import torch
 from sklearn.kernel_ridge import KernelRidge
 
 from squareloss.ntk import NTK, Laplace, Nystrom, Spectral, TwoLayerNTK, conjugate_gradients, ridge, ridge_path, to_sphere
-from squareloss.ntk.solve import Factor
+from squareloss.ntk.cholesky import Factor
 
 KERNELS = [NTK(), TwoLayerNTK(), Laplace(0.7)]
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from squareloss import _probe_inputs as inputs
 from squareloss._selection import Curve, encode, fit_curve
+from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
 from squareloss.ntk.kernels import NTK, Kernel, on_sphere, to_sphere
-from squareloss.ntk.solve import Factor, Solution, Spectral, check_matrix, check_mu
+from squareloss.ntk.solve import Solution, Spectral, check_matrix, check_mu
 
 SOLVERS = ("auto", "exact", "iterative")
 CRITERIA = ("brier", "accuracy")
