@@ -198,6 +198,19 @@ def test_at_most_so_many_networks_share_a_gpu_whole_seeds_first_cheap_measures_f
     assert len(order) == 24
 
 
+def test_networks_that_are_there_are_measured_before_others_train(monkeypatch, tmp_path):
+    chunks = []
+    monkeypatch.setattr(study, "train", lambda chunk, context, on_epoch: chunks.append([one.seed for one in chunk]))
+    monkeypatch.setattr(study, "_measure", lambda job, context: job)
+    table1, context = studies.get("table1"), Context("cuda", tmp_path)
+    cells = [cell for cell in table1.cells("paper") if cell.name in ("resnet18-cifar10-CE-pgd", "resnet18-cifar10-SL-pgd")]
+    (there,) = networks.wanted(Job(cells[0], 1))
+    there.folder(context).mkdir(parents=True)
+    (there.folder(context) / "network.safetensors").touch()
+    list(table1.run([Job(cell, seed) for cell in cells for seed in range(3)], context))
+    assert chunks == [[1], [0, 0, 1, 2], [2]]
+
+
 def test_a_network_that_diverges_is_recorded_and_shown_as_such(tmp_path, monkeypatch):
     monkeypatch.setattr(captured, "train", lambda runs, device: [Diverged(1, 2, 0.1, []) for _ in runs])
     codings = studies.get("codings")

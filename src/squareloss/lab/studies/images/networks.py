@@ -83,7 +83,7 @@ def train(networks: Sequence[Wanted], context: Context, on_epoch: Callable[[Want
         for one in sorted(networks, key=lambda w: w.key):  # in one order everywhere, so that nobody waits in a circle
             while not leases.acquire(one.key):
                 time.sleep(0.5)
-        missing = [one for one in networks if not _path(one, context).exists()]
+        missing = [one for one in networks if not exists(one, context)]
         if not missing:
             return
         runs = [_run(one, context, on_epoch(one)) for one in missing]
@@ -99,6 +99,11 @@ def load(one: Wanted, context: Context) -> Trained:
     network = run.network.to(context.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     model = Classifier(network, run.loss.link, run.preprocess).to(context.device).eval()
     return Trained(network, model, run.loss.to(context.device), read(one.cell.spec["data"]), facts, _mark(tensors))
+
+
+def exists(one: Wanted, context: Context) -> bool:
+    """Whether a network is there."""
+    return _path(one, context).exists()
 
 
 def forget(one: Wanted, context: Context) -> None:

@@ -14,7 +14,7 @@ from squareloss.lab.report.views.paper_images import paper_cells
 from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies.images import beyond, measures
 from squareloss.lab.studies.images.measures import Notes
-from squareloss.lab.studies.images.networks import OnEpoch, Trained, Wanted, forget, load, train, wanted
+from squareloss.lab.studies.images.networks import OnEpoch, Trained, Wanted, exists, forget, load, train, wanted
 from squareloss.lab.studies.images.plan import KINDS, SCALES, Line, cells_of
 from squareloss.lab.training.loop import Epoch
 
@@ -83,10 +83,8 @@ class ImageStudy:
         for job in jobs:
             if job.cell.spec["measure"]["kind"] == "clean" and _measured(job, context).exists():
                 forget(wanted(job)[0], context)  # it is to be done again, from the start
-        most = self.together if context.device.startswith("cuda") else 1
-        networks, ready = list(needed.values()), set[str]()
-        for start in range(0, len(networks), most):
-            chunk = networks[start : start + most]
+        ready = set[str]()
+        for chunk in self._chunks(list(needed.values()), context):
             train(chunk, context, partial(_reporter, jobs, context))
             ready |= {one.key for one in chunk}
             now = [job for job in jobs if ready.issuperset(one.key for one in wanted(job))]
@@ -95,6 +93,13 @@ class ImageStudy:
                 yield _measure(job, context)
                 if job.cell.spec["measure"]["kind"] == "clean":
                     _measured(job, context).touch()
+
+    def _chunks(self, networks: Sequence[Wanted], context: Context) -> list[Sequence[Wanted]]:
+        """Those that are there, then the others, as many at a time as train side by side."""
+        most = self.together if context.device.startswith("cuda") else 1
+        there = [one for one in networks if exists(one, context)]
+        missing = [one for one in networks if one not in there]
+        return [*filter(None, [there]), *(missing[i : i + most] for i in range(0, len(missing), most))]
 
 
 def _measured(job: Job, context: Context) -> Any:
