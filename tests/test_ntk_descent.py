@@ -35,6 +35,17 @@ def test_one_step_is_the_gradient_of_the_objective():
     torch.testing.assert_close(networks.weights, weights.detach() - 0.01 * gradient)
 
 
+def test_one_step_of_cross_entropy_is_its_gradient():
+    x, y = data()
+    networks = draw([0], 20, 3)
+    weights = networks.weights.clone().requires_grad_()
+    f = (networks.signs.unsqueeze(2) * (weights @ x.mT).relu()).sum(1) / math.sqrt(20)
+    objective = torch.nn.functional.softplus(-y * f).sum() + 0.3 * (weights**2).sum()
+    (gradient,) = torch.autograd.grad(objective, weights)
+    train(networks, x, y, 1, mu=0.3, rate=0.01, loss="logistic")
+    torch.testing.assert_close(networks.weights, weights.detach() - 0.01 * gradient)
+
+
 @pytest.mark.parametrize("toward", ["zero", "start"])
 def test_stacked_equals_single_and_tiles_do_not_matter(toward):
     x, y = data(3)
@@ -149,6 +160,8 @@ def test_bad_input_is_refused():
         draw([0], 5, 3, antisymmetric=True)
     with pytest.raises(ValueError, match="Available: zero, start"):
         train(networks, x, y, 1, mu=0.1, rate=0.1, toward="one")
+    with pytest.raises(ValueError, match="Available: square, logistic"):
+        train(networks, x, y, 1, mu=0.1, rate=0.1, loss="hinge")
     with pytest.raises(ValueError, match="ascend"):
         list(descend(networks, x, y, mu=0.1, rate=0.1, at=[3, 1]))
     with pytest.raises(ValueError, match="expected points"):

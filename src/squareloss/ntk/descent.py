@@ -14,13 +14,18 @@ samples, for h itself or for the kernel of a finite network at its start.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 TOWARD = ("zero", "start")
+# half the derivative of a sample's loss by the output: of (f - y)^2, and of log(1 + exp(-y f)) for labels y = +-1
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "square": lambda f, y: f - y,
+    "logistic": lambda f, y: -0.5 * y * torch.sigmoid(-y * f),
+}
 
 
 @dataclass
@@ -49,9 +54,9 @@ class Networks:
             total += torch.einsum("rm,rmn->rn", self.signs[:, units], hidden.relu_())
         return total / math.sqrt(self.width)
 
-    def step(self, x: Tensor, y: Tensor, mu: float, rate: float, toward: str) -> None:
+    def step(self, x: Tensor, y: Tensor, mu: float, rate: float, toward: str, loss: str = "square") -> None:
         """One step of descent in place, on points x (R, n, d) and targets y (R, n)."""
-        residual = self.outputs(x) - y
+        residual = LOSSES[loss](self.outputs(x), y)
         scale = 2 * rate / math.sqrt(self.width)
         for units in self.tiles(x.shape[1]):
             weights = self.weights[:, units]
@@ -139,7 +144,15 @@ def draw(
 
 
 def descend(
-    networks: Networks, x: Tensor, y: Tensor, *, mu: float, rate: float, at: Sequence[int], toward: str = "zero"
+    networks: Networks,
+    x: Tensor,
+    y: Tensor,
+    *,
+    mu: float,
+    rate: float,
+    at: Sequence[int],
+    toward: str = "zero",
+    loss: str = "square",
 ) -> Iterator[int]:
     """Train networks in place by full-batch gradient descent, and pause after the numbers of steps in `at`, which are yielded.
 
@@ -154,7 +167,11 @@ def descend(
         rate: zeta, the step size; beyond 1 / (lambda_max(H) + mu) the descent diverges. See `safe_rate`.
         at: numbers of steps, ascending.
         toward: what the penalty pulls to: "zero", as in the paper, or "start".
+        loss: "square", or "logistic" (cross-entropy of two classes, y = +-1), whose curvature is at most an eighth of the
+            square's: it stands eight times the rate.
     """
+    if loss not in LOSSES:
+        raise ValueError(f"Unknown loss {loss!r}. Available: {', '.join(LOSSES)}")
     if toward not in TOWARD:
         raise ValueError(f"Unknown point of the penalty {toward!r}. Available: {', '.join(TOWARD)}")
     if mu < 0 or not rate > 0:
@@ -165,7 +182,7 @@ def descend(
     done = 0
     for stop in at:
         for _ in range(stop - done):
-            networks.step(x, y, mu, rate, toward)
+            networks.step(x, y, mu, rate, toward, loss)
         done = stop
         if not bool(networks.weights.isfinite().all()):
             raise ArithmeticError(f"the descent diverged within {stop} steps; lower the rate, {rate} now (see safe_rate)")

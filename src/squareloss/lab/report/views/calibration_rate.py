@@ -39,7 +39,13 @@ def view(records: Sequence[Record], header: Header) -> View:
     figures = [Figure("Square loss", GUIDE, [panel("Square loss", rows, "n", "largest error of eta")])]
     if sides:
         drawn = [panel("On the circle, eta from 0 to 1", list(sides.values()), "n", "largest error of eta")]
-        figures.append(Figure("Beside cross-entropy", "The same kernel, penalty and samples.", drawn))
+        figures.append(
+            Figure(
+                "Beside cross-entropy",
+                "The same kernel, mu and samples; one mu for all losses, so their order is no ranking.",
+                drawn,
+            )
+        )
     return View(tables, figures, sentences, plain=False)
 
 

@@ -5,7 +5,7 @@
 
 Eight arcs of a circle with gaps of 0.15 rad on either side (`arcs.Arcs`), mu = 1/n. The distance of a replication is the least
 over all gaps between a zero of f and the end of an arc, in the plane's l_2 and l_inf norms, and 0 if any point of the support
-is wrong. Cross-entropy has the same kernel, sample and penalty: a network as wide, trained as long, with the other loss.
+is wrong. Cross-entropy has the same kernel, sample and penalty; and finite networks are trained by descent with either loss.
 """
 
 from __future__ import annotations
@@ -18,18 +18,28 @@ import torch
 from torch import Tensor
 
 from squareloss.lab.studies.theory.arcs import Arcs
-from squareloss.lab.studies.theory.common import Theorem, Work, rounded
+from squareloss.lab.studies.theory.common import Theorem, Work, rounded, seed_of
 from squareloss.lab.studies.theory.logistic import circle_logistic
-from squareloss.lab.studies.theory.sphere import Circle, circle_points, ridge
+from squareloss.lab.studies.theory.sphere import Circle, circle_points, gram, ridge
+from squareloss.ntk.descent import descend, draw, safe_rate
 
 _NS = {"smoke": [20, 60], "laptop": [20, 40, 80, 160, 320, 640, 1280], "paper": [20 * 2**i for i in range(10)]}
+_NETWORK_NS = {"smoke": [20], "laptop": [80, 160], "paper": [80, 160, 320, 640, 1280]}
 _DEGREE = {"smoke": 64, "laptop": 256, "paper": 1024}
 _REPLICATIONS = {"smoke": 3, "laptop": 20, "paper": 100}
 
 
 def specs(scale: str) -> dict[str, dict[str, Any]]:
-    """Both losses at each n."""
-    return {
+    """Both losses at each n, as kernel machines and as networks."""
+    networks = {
+        f"network-{loss}-n{n}": {
+            "loss": loss, "turns": 4, "gap": 0.15, "n": n, "mu": "1/n", "width": 128 if scale == "smoke" else 2048,
+            "steps": 20 if scale == "smoke" else 3000, "replications": 2 if scale == "smoke" else 4,
+        }
+        for loss in ("square", "ce")
+        for n in _NETWORK_NS[scale]
+    }  # fmt: skip
+    kernels = {
         f"{loss}-n{n}": {
             "loss": loss, "turns": 4, "gap": 0.15, "n": n, "mu": "1/n", "degree": _DEGREE[scale],
             "replications": _REPLICATIONS[scale],
@@ -37,6 +47,7 @@ def specs(scale: str) -> dict[str, dict[str, Any]]:
         for loss in ("square", "ce")
         for n in _NS[scale]
     }  # fmt: skip
+    return {**kernels, **networks}
 
 
 def measure(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
@@ -46,7 +57,9 @@ def measure(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
     support, label = arcs.grid()
     gaps = arcs.gaps()
     angles = torch.cat([torch.atan2(support[:, 1], support[:, 0]), gaps.flatten()])
-    if spec["loss"] == "square":
+    if "width" in spec:
+        f = _network(spec, x, y, circle_points(angles), work)
+    elif spec["loss"] == "square":
         f = ridge(x, y, 1 / n, circle_points(angles), work.device, progress=work.progress).outputs
     else:
         angle = torch.atan2(x[..., 1], x[..., 0])
@@ -54,6 +67,19 @@ def measure(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
     right = (f[:, : len(label)] * label > 0).all(1)
     euclid, largest = distances(f[:, len(label) :].view(len(f), *gaps.shape), gaps)
     return {"l2": rounded(euclid * right), "linf": rounded(largest * right), "right": rounded(right.double().mean().item())}
+
+
+def _network(spec: Mapping[str, Any], x: Tensor, y: Tensor, points: Tensor, work: Work) -> Tensor:
+    """Outputs (R, N) of networks of finite width, by descent toward their antisymmetric start."""
+    x, y, points = (t.to(work.device).float() for t in (x, y, points))
+    seeds = [seed_of(work.seed, 8, i) for i in range(len(x))]
+    networks = draw(seeds, spec["width"], 2, antisymmetric=True, dtype=torch.float32, device=work.device)
+    loss, faster = ("square", 1.0) if spec["loss"] == "square" else ("logistic", 8.0)
+    rate = faster * safe_rate(gram(x.double()), 1 / spec["n"])
+    at = [round(spec["steps"] * part / 20) for part in range(1, 21)]
+    for k in descend(networks, x, y, mu=1 / spec["n"], rate=rate, at=at, toward="start", loss=loss):
+        work.progress(k / at[-1])
+    return networks.outputs(points).double().cpu()
 
 
 def distances(f: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
