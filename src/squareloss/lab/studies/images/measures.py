@@ -75,7 +75,11 @@ def clean(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) ->
         **{f"noise_{std:g}": value for std, value in zip(settings["noise"], noise["accuracy"], strict=True)},
         "curve": _thin(curve),
         "side_by_side": net.facts["side_by_side"],
-        "timings": {"training": _short(net.facts["seconds"]), "calibration": read["seconds"], "noise": noise["seconds"]},
+        "timings": {
+            **{name: _short(net.facts[key]) for name, key in (("training", "seconds"), ("training_wall", "wall"))},
+            "calibration": read["seconds"],
+            "noise": noise["seconds"],
+        },
     }
 
 

@@ -64,8 +64,8 @@ class Trained:
         network: outputs (N, width) of standardised images, in eval mode.
         model: the same with standardisation and link: scores (N, K) of images in [0, 1].
         loss, data: what it was trained with, and on.
-        facts: curve, seconds of training (its share of those side by side), how many were side by side, and, if the loss was
-            no longer finite, where: "diverged".
+        facts: curve, how many trained side by side, its share of the seconds of their steps, and of the wall time of the call
+            that ended it ("wall", with compilation), and, if the loss was no longer finite, where: "diverged".
         mark: a hash of the weights, by which results show that they are of the same network.
     """
 
@@ -86,9 +86,11 @@ def train(networks: Sequence[Wanted], context: Context, on_epoch: Callable[[Want
         missing = [one for one in networks if not exists(one, context)]
         if not missing:
             return
-        runs = [_run(one, context, on_epoch(one)) for one in missing]
-        for one, run, outcome in zip(missing, runs, captured.train(runs, context.device), strict=True):
-            _keep(one, run, outcome, len(runs), context)
+        began, runs = time.perf_counter(), [_run(one, context, on_epoch(one)) for one in missing]
+        outcomes = captured.train(runs, context.device)
+        wall = (time.perf_counter() - began) / len(runs)
+        for one, run, outcome in zip(missing, runs, outcomes, strict=True):
+            _keep(one, run, outcome, {"side_by_side": len(runs), "wall": wall}, context)
 
 
 def load(one: Wanted, context: Context) -> Trained:
@@ -128,7 +130,7 @@ def _run(one: Wanted, context: Context, on_epoch: OnEpoch | None) -> Run:
     )
 
 
-def _keep(one: Wanted, run: Run, outcome: list[Epoch] | Diverged, side_by_side: int, context: Context) -> None:
+def _keep(one: Wanted, run: Run, outcome: list[Epoch] | Diverged, how: dict[str, float], context: Context) -> None:
     """Write the network, then drop the checkpoint of its training."""
     curve = outcome.curve if isinstance(outcome, Diverged) else outcome
     lost = {key: getattr(outcome, key) for key in ("epoch", "step", "lr")} if isinstance(outcome, Diverged) else None
@@ -141,8 +143,8 @@ def _keep(one: Wanted, run: Run, outcome: list[Epoch] | Diverged, side_by_side: 
         "fingerprint": run.fingerprint(),
         "run": run.describe(),
         "curve": [asdict(row) for row in curve],
-        "seconds": curve[-1].seconds / side_by_side if curve else 0.0,
-        "side_by_side": side_by_side,
+        "seconds": curve[-1].seconds / how["side_by_side"] if curve else 0.0,
+        **how,
         "diverged": lost,
     }
     checkpoint.save(_path(one, context), run.network.state_dict(), facts)
