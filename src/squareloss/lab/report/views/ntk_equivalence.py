@@ -25,20 +25,21 @@ ROUND = "distance to ridge"
 
 def view(records: Sequence[Record], header: Header) -> View:
     """By width at the end and at the best time; by time at the largest width."""
-    groups = {name: found for name, found in by(records, lambda spec: spec["variant"], "width").items() if name in NAMES}
-    last = [_series(NAMES[name], found, len(found[0].spec["times"]) - 1) for name, found in groups.items()]
-    best = [_series(NAMES[name], found, None) for name, found in groups.items()]
+    found = by(records, lambda spec: spec["variant"], "width")
+    groups = {name: found[name] for name in NAMES if name in found}
+    last = [_series(NAMES[name], rows, len(rows[0].spec["times"]) - 1) for name, rows in groups.items()]
+    best = [_series(NAMES[name], rows, None) for name, rows in groups.items()]
     sentences = [
         "Statement: the penalised network comes to kernel ridge with h at the same mu, if it is wide and the time 2 zeta mu k "
         "lies between two logarithms.",
-        *(_sentence(NAMES[name], found) for name, found in groups.items()),
+        *(_sentence(NAMES[name], rows) for name, rows in groups.items()),
     ]
     caption = (
         "Root mean square over the sphere, mean over replications. Expected -1/2 for a distance that the width makes small."
     )
     tables = [
-        table(f"At the last time: {ROUND} against width", last, caption),
-        table(f"At the best time: {ROUND} against width", best, "The time of the least mean distance at each width."),
+        table(f"At the last time: {ROUND} against width", last, caption, law=True),
+        table(f"At the best time: {ROUND} against width", best, "The time of the least mean distance at each width.", law=True),
         _diagnostics(groups),
     ]
     panels = [
@@ -46,7 +47,7 @@ def view(records: Sequence[Record], header: Header) -> View:
         panel("By width, at the best time", best, "width", ROUND),
         _by_time(groups),
     ]
-    figure = Figure("Network and ridge", "Distances of outputs; time is 2 zeta mu k, at the largest width.", panels)
+    figure = Figure("Network and ridge", "Distances of outputs; dashes: m^(-1/2). Time is 2 zeta mu k.", panels)
     return View([t for t in tables if t.rows], [figure], sentences, plain=False)
 
 

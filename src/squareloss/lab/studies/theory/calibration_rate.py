@@ -1,6 +1,6 @@
 """The largest error of the probability (f + 1)/2, against n^(-1/(4d-2)); and cross-entropy, with and without bounded outputs.
 
-    squareloss reproduce calibration_rate --scale laptop      about 2 minutes on one core
+    squareloss reproduce calibration_rate --scale laptop      2 minutes on one busy core
     expected: slopes near -d/(4d-2), steeper than the bound -1/(4d-2); cross-entropy with |f| <= C stops at 1 - sigmoid(C)
 
 2 eta - 1 = 0.9 s/M of `sphere.Target` for the rate; for cross-entropy d = 2 and height 1, so that eta touches 0 and 1: a bound
@@ -88,7 +88,7 @@ def _on_circle(spec: Mapping[str, Any], angle: Tensor, y: Tensor, mu: float, gri
 STUDY = Theorem(
     name="calibration_rate",
     summary="the largest error of the probability falls with n; cross-entropy's stops where its outputs are bounded",
-    cost={"smoke": "a second", "laptop": "3 minutes on one core", "paper": "about 15 minutes on an H200"},
+    cost={"smoke": "seconds", "laptop": "2 minutes on one busy core", "paper": "meant for an H200, not timed yet"},
     specs=specs,
     measure=measure,
 )

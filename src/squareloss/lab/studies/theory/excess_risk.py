@@ -1,6 +1,6 @@
 """Excess risk where labels are noisy: kernel ridge with h and mu = c n^((d-1)/(2d-1)), against the bound of the theorem.
 
-    squareloss reproduce excess_risk --scale laptop      about 4 minutes on one core
+    squareloss reproduce excess_risk --scale laptop      5 minutes on one busy core
     expected: slopes at least as steep as -d (kappa + 1) / ((2d - 1)(kappa + 2)); e.g. d = 3, kappa = 1: about -0.8 against -0.4
 
 Targets have a known Tsybakov exponent kappa (`sphere.Target`). Excess risk and squared error are expectations over x by the
@@ -79,7 +79,7 @@ def _risk(f: Tensor, margin: Tensor, weight: Tensor) -> dict[str, Any]:
 STUDY = Theorem(
     name="excess_risk",
     summary="excess risk with noisy labels, against the bound, for three dimensions and three Tsybakov exponents",
-    cost={"smoke": "a second", "laptop": "4 minutes on one core", "paper": "about 20 minutes on an H200"},
+    cost={"smoke": "seconds", "laptop": "5 minutes on one busy core", "paper": "meant for an H200, not timed yet"},
     specs=specs,
     measure=measure,
 )

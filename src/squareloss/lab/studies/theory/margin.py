@@ -1,6 +1,6 @@
 """How far the decision boundary keeps from separable classes as n grows: square loss beside cross-entropy.
 
-    squareloss reproduce margin --scale laptop      about 2 minutes on one core
+    squareloss reproduce margin --scale laptop      3 minutes on one busy core
     expected: the least distance rises with n towards 0.15, the most there can be; it does not shrink
 
 Eight arcs of a circle with gaps of 0.15 rad on either side (`arcs.Arcs`), mu = 1/n. The distance of a replication is the least
@@ -106,7 +106,7 @@ def widest(gap: float) -> float:
 STUDY = Theorem(
     name="margin",
     summary="the distance of the decision boundary from separable classes stays away from zero as n grows",
-    cost={"smoke": "a second", "laptop": "2 minutes on one core", "paper": "minutes on an H200"},
+    cost={"smoke": "seconds", "laptop": "3 minutes on one busy core", "paper": "meant for an H200, not timed yet"},
     specs=specs,
     measure=measure,
 )

@@ -1,6 +1,6 @@
 """The probability of a single error on separable classes: it falls exponentially in n where the label lies in the RKHS.
 
-    squareloss reproduce separable_rate --scale laptop      about a minute on one core
+    squareloss reproduce separable_rate --scale laptop      2 minutes on one busy core
     expected: P(any error) about 25 exp(-0.2 n) for eight arcs; two opposite caps fail more often the larger n, with mu = 1/n
 
 Arcs of a circle of either class by turns, sign(cos 4 theta) with gaps of 0.15 rad on either side of a change; mu = 1/n, or 0.
@@ -61,7 +61,7 @@ def measure(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
 STUDY = Theorem(
     name="separable_rate",
     summary="the probability of any error on separable classes falls exponentially, where its assumption holds",
-    cost={"smoke": "a second", "laptop": "a minute on one core", "paper": "minutes on an H200"},
+    cost={"smoke": "seconds", "laptop": "2 minutes on one busy core", "paper": "meant for an H200, not timed yet"},
     specs=specs,
     measure=measure,
 )

@@ -1,6 +1,6 @@
 """Probabilities of K classes from simplex coding: the proposition's formula is exact, and kernel ridge comes to it as n grows.
 
-    squareloss reproduce simplex_probability --scale laptop      about 2 minutes on one core
+    squareloss reproduce simplex_probability --scale laptop      20 seconds on one busy core
     expected: the identity to rounding; the squared error falls about as n^(-d/(2d-1)), -0.6 for d = 3, or faster
 
 eta_k(x) = (1 + 0.9 q_k(x)) / K with q_k(x) = (w_k.x)^2 less its mean over k, for K directions w_k in R^3: quadratic, so in the
@@ -78,7 +78,7 @@ def measure(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
 STUDY = Theorem(
     name="simplex_probability",
     summary="the probabilities of K classes from simplex-coded outputs, exactly and from samples",
-    cost={"smoke": "a second", "laptop": "2 minutes on one core", "paper": "minutes on an H200"},
+    cost={"smoke": "seconds", "laptop": "20 seconds on one busy core", "paper": "meant for an H200, not timed yet"},
     specs=specs,
     measure=measure,
 )

@@ -1,6 +1,6 @@
 """How fast the eigenvalues of h fall, and with them the entropy of its unit ball and the least eigenvalue of its matrices.
 
-    squareloss reproduce spectrum --scale laptop      seconds
+    squareloss reproduce spectrum --scale laptop      15 seconds on one busy core
     expected: eigenvalues fall as j^(-d/(d-1)): -2, -1.5, -1.25 for d = 2, 3, 5; lambda_min about as n^(-2/(d-1))
 
 The eigenvalues are exact, by degree; the least eigenvalue of the kernel matrix of n uniform points is measured. d + 1 pairs of
@@ -85,7 +85,7 @@ def _opposite(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
 STUDY = Theorem(
     name="spectrum",
     summary="eigenvalues of the NTK, their decay, and the least eigenvalue of its matrices",
-    cost={"smoke": "a second", "laptop": "half a minute on one core", "paper": "minutes on an H200"},
+    cost={"smoke": "seconds", "laptop": "15 seconds on one busy core", "paper": "meant for an H200, not timed yet"},
     specs=specs,
     measure=measure,
 )
