@@ -3,6 +3,8 @@
 import importlib
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from squareloss.lab.training import captured
 from squareloss.lab.training.loop import Diverged
 from squareloss.simplex import vertices
 
+FIGURES = Path(__file__).parents[1] / "docs" / "figures" / "images.py"
 NAMES = ("table1", "gaussian_noise", "reliability", "adversarial_training", "codings", "beyond_paper")
 
 
@@ -123,6 +126,9 @@ def test_table1_trains_each_network_once_and_other_studies_take_its_results(tmp_
     for heading in ("Accuracy and robustness", "Gaussian noise", "Calibration", "What the paper says", "Cost", "stand-in"):
         assert heading in page
     assert "0 of its 8 networks" in page and "<svg" in write(tmp_path).read_text()
+    drawn = subprocess.run([sys.executable, FIGURES, tmp_path], capture_output=True, text=True, check=True).stdout
+    assert [Path(line).name for line in drawn.split()] == ["images-reliability.svg", "images-robustness.svg"]
+    assert "as trained, ECE" in (tmp_path / "images-reliability.svg").read_text()
 
 
 def test_a_network_is_measured_later_without_training_and_trained_anew_by_force(tmp_path, trained):

@@ -80,7 +80,7 @@ def main() -> None:
     found = nets(Store(folder, create=False).records()) if folder.is_dir() else []
     if not any(net.metrics for net in found):
         sys.exit(f"no results in {folder}: run squareloss reproduce table1 first")
-    plt.rcParams["svg.hashsalt"] = "squareloss"  # the same file every time
+    plt.rcParams |= {"svg.hashsalt": "squareloss", "svg.fonttype": "none"}  # the same file every time, with text as text
     for name, draw in {"reliability": reliability, "robustness": robustness}.items():
         figure = draw(chosen(found))
         figure.tight_layout()
