@@ -18,9 +18,9 @@ from squareloss.lab.report import write
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.views import image_rows, images, paper_images
 from squareloss.lab.runs import Context, Job, Result, Store, execute, expand
+from squareloss.lab.studies import run
 from squareloss.lab.studies.images import beyond, measures, networks, plan, study
 from squareloss.lab.studies.images.data import read, stand_in
-from squareloss.lab.studies.run import header_of
 from squareloss.lab.training import captured
 from squareloss.lab.training.loop import Diverged
 from squareloss.simplex import vertices
@@ -32,10 +32,10 @@ NAMES = ("table1", "gaussian_noise", "reliability", "adversarial_training", "cod
 def smoke(name, folder, cells="", **options):
     """Run some cells of a study and give their metrics by cell."""
     chosen = studies.get(name)
-    kept = studies.run.chosen(chosen, "smoke", cells or None)
+    kept = run.chosen(chosen, "smoke", cells or None)
     outcome = execute(kept, "smoke", [0], Store(folder), **options)
     assert not outcome.failures, outcome.message()
-    header_of(chosen, "smoke", [0]).write(Store(folder))
+    run.header_of(chosen, "smoke", [0]).write(Store(folder))
     return {record.cell: record.metrics for record in outcome.records}
 
 
@@ -53,7 +53,7 @@ def trained(monkeypatch):
 @pytest.mark.parametrize("recipe", ["paper", "short", "fast"])
 @pytest.mark.parametrize("name", NAMES)
 def test_cells_are_unique_and_networks_and_recipes_can_be_built(name, recipe):
-    chosen = studies.run.with_settings(studies.get(name), [f"recipe={recipe}"])
+    chosen = run.with_settings(studies.get(name), [f"recipe={recipe}"])
     pickle.loads(pickle.dumps(chosen))
     for scale in ("smoke", "laptop", "paper"):
         assert expand(chosen, scale, [0, 1])
@@ -79,7 +79,7 @@ def test_studies_share_cells_and_recipes_do_not():
     for name in ("gaussian_noise", "reliability"):
         assert hashes[name].items() <= hashes["table1"].items()
     assert hashes["codings"]["resnet18-cifar10-SL-clean"] == hashes["table1"]["resnet18-cifar10-SL-clean"]
-    fast = {cell.hash() for cell in studies.run.with_settings(studies.get("table1"), ["recipe=fast"]).cells("paper")}
+    fast = {cell.hash() for cell in run.with_settings(studies.get("table1"), ["recipe=fast"]).cells("paper")}
     assert not fast & set(hashes["table1"].values())
 
 
@@ -194,7 +194,7 @@ def test_at_most_so_many_networks_share_a_gpu_whole_seeds_first_cheap_measures_f
     monkeypatch.setattr(study, "train", lambda chunk, context, on_epoch: chunks.append([one.seed for one in chunk]))
     monkeypatch.setattr(study, "_measure", lambda job, context: order.append(job.name) or job)
     monkeypatch.setattr(study, "_measured", lambda job, context: tmp_path / job.key)
-    table1 = studies.run.with_settings(studies.get("table1"), ["together=4"])
+    table1 = run.with_settings(studies.get("table1"), ["together=4"])
     cells = [c for c in table1.cells("paper") if c.name.startswith(("resnet18-cifar10-CE", "resnet18-cifar10-SL-"))]
     assert len({cell.group for cell in cells}) == 1
     list(table1.run([Job(cell, seed) for cell in cells for seed in range(3)], Context("cuda", tmp_path)))

@@ -5,6 +5,7 @@ import torch
 
 from squareloss.lab import studies
 from squareloss.lab.runs import Context, Job
+from squareloss.lab.studies import run
 from squareloss.lab.studies.images import networks
 from squareloss.lab.training import captured
 
@@ -15,7 +16,7 @@ pytestmark = [
 
 
 def jobs(name, pattern, seeds=(0,)):
-    chosen = studies.run.chosen(studies.get(name), "smoke", pattern)
+    chosen = run.chosen(studies.get(name), "smoke", pattern)
     return chosen, [Job(cell, seed) for cell in chosen.cells("smoke") for seed in seeds]
 
 
