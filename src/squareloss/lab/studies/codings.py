@@ -13,8 +13,12 @@ from squareloss.lab.report.header import Column
 from squareloss.lab.studies.images.plan import Line
 from squareloss.lab.studies.images.study import ImageStudy
 
-_NETWORKS = (("resnet18", "cifar10", "OH1"), ("wrn16_10", "cifar10", "OH1"), ("resnet50", "cifar100", "OH5"))
-_ALL = (*_NETWORKS, ("wrn16_10", "cifar100", "OH5"))
+_NETWORKS = (
+    ("resnet18", "cifar10", "OH1"),
+    ("wrn16_10", "cifar10", "OH1"),
+    ("resnet50", "cifar100", "OH5"),
+    ("wrn16_10", "cifar100", "OH5"),
+)
 
 STUDY = ImageStudy(
     "codings",
@@ -22,7 +26,7 @@ STUDY = ImageStudy(
     (
         *(
             Line(network, data, loss, batch=batch, kinds=("clean",))
-            for network, data, one_hot in _ALL
+            for network, data, one_hot in _NETWORKS
             for batch in (32, 128)
             for loss in (one_hot, "SL")
         ),
