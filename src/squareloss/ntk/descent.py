@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 TOWARD = ("zero", "start")
+CPU_TILE, CUDA_TILE = 1 << 19, 1 << 26  # numbers: what stays in a cache, and what keeps a GPU busy
 # half the derivative of a sample's loss by the output: of (f - y)^2, and of log(1 + exp(-y f)) for labels y = +-1
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "square": lambda f, y: f - y,
@@ -36,13 +37,13 @@ class Networks:
         weights: (R, m, d), the first layer as it is now.
         start: (R, m, d), as it was drawn.
         signs: (R, m), +1 or -1, the fixed second layer times sqrt(m).
-        tile: how many numbers of size units x samples to hold at once.
+        tile: how many numbers of size units x samples to hold at once; what `draw` sets suits the device.
     """
 
     weights: Tensor
     start: Tensor
     signs: Tensor
-    tile: int = 1 << 22
+    tile: int = CPU_TILE
 
     def outputs(self, x: Tensor, *, at_start: bool = False) -> Tensor:
         """f(x) of each network: (R, N) for points x (R, N, d), or (N, d) that all networks share."""
@@ -140,7 +141,7 @@ def draw(
     if antisymmetric:
         w, a = torch.cat([w, w], 1), torch.cat([a, -a], 1)
     w, a = w.to(device, dtype), a.to(device, dtype)
-    return Networks(w.clone(), w, a)
+    return Networks(w.clone(), w, a, CPU_TILE if w.device.type == "cpu" else CUDA_TILE)
 
 
 def descend(

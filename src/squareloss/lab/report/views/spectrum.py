@@ -39,6 +39,7 @@ def view(records: Sequence[Record], header: Header) -> View:
         table("Entropy of the unit ball against the radius", small["entropy"], f"{LIMIT} Volume bound in L_2.", law=True),
         table("Effective dimension against the ridge mu/n", small["freedom"], LIMIT, law=True),
         table("Least eigenvalue of H against n", smallest, "Uniform points; as the least distance of two falls.", law=True),
+        _norms(records),
         _opposite(records),
     ]
     return View(tables, _figures(values, entropy, smallest), sentences, plain=False)
@@ -68,6 +69,27 @@ def _opposite(records: Sequence[Record]) -> Table:
             rows.append([Entry(f"d = {d}", d), *(Entry(f"{value:.1e}", float(value)) for value in pairs)])
     caption = "Medians. h tells a point from its opposite by its linear part alone, which has d dimensions."
     return Table("Least eigenvalue of opposite pairs", ["", "d pairs", "d + 1 pairs"], rows, caption)
+
+
+def _norms(records: Sequence[Record]) -> Table:
+    """A norm that still grows from degree to degree is infinite, or one that no degree shown can tell."""
+    rows, columns = [], ["f", "d"]
+    for record in sorted(records, key=lambda r: r.spec["d"]):
+        if record.spec["kind"] == "norms":
+            degrees = record.metrics["degrees"]
+            columns = ["f", "d", *(f"to degree {k}" for k in degrees), "last doubling", "outside, L_2"]
+            for name, found in record.metrics.items():
+                if name != "degrees":
+                    squared, outside = found["squared"], found["outside"]
+                    growth = squared[-1] / squared[-2]
+                    cells = [Entry(f"{value:.4g}", value) for value in squared]
+                    told = [Entry(f"x {growth:.4f}", growth), Entry(f"{outside:.1e}", outside)]
+                    rows.append([Entry(name, name), Entry(str(record.spec["d"]), record.spec["d"]), *cells, *told])
+    caption = (
+        "Squared RKHS norms of functions of x_1 up to a degree, s = x_1^2 - 1/d. Polynomials in s end at a degree; "
+        "sign(s)|s|^p lies in the RKHS for p > (d-1)/2; x_1 |x_1| is odd and not linear: what is outside no function of the RKHS has."
+    )
+    return Table("What lies in the RKHS", columns, rows, caption)
 
 
 def _figures(values: Sequence[Series], entropy: Sequence[Series], smallest: Sequence[Series]) -> list[Figure]:

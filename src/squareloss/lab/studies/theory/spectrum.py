@@ -10,14 +10,15 @@ opposite points make the matrix singular.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from squareloss.lab.studies.theory.common import Theorem, Work, parts, rounded
 from squareloss.lab.studies.theory.sphere import gram, uniform
-from squareloss.ntk.spectrum import ntk_spectrum, smallest_eigenvalue
+from squareloss.ntk.spectrum import ntk_spectrum, smallest_eigenvalue, zonal_norm
 
 _NS = {"smoke": [10, 20], "laptop": [25, 50, 100, 200, 400], "paper": [25, 50, 100, 200, 400, 800, 1600, 3200]}
 _REPLICATIONS = {"smoke": 3, "laptop": 50, "paper": 200}
@@ -31,13 +32,14 @@ def specs(scale: str) -> dict[str, dict[str, Any]]:
     for d in (2, 3, 5):
         for n in _NS[scale]:
             found[f"least-d{d}-n{n}"] = {"kind": "least", "d": d, "n": n, "replications": _REPLICATIONS[scale]}
+        found[f"norms-d{d}"] = {"kind": "norms", "d": d, "degree": 40 if scale == "smoke" else 320}
         found[f"opposite-d{d}"] = {"kind": "opposite", "d": d, "replications": 20}
     return found
 
 
 def measure(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
     """Numbers of one cell."""
-    return {"exact": _exact, "least": _least, "opposite": _opposite}[spec["kind"]](spec, work)
+    return {"exact": _exact, "least": _least, "opposite": _opposite, "norms": _norms}[spec["kind"]](spec, work)
 
 
 def _exact(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
@@ -71,6 +73,33 @@ def _least(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
         found.append(smallest_eigenvalue(gram(x[part].to(work.device))).cpu())
         work.progress(part.stop / count)
     return {"least": rounded(torch.cat(found))}
+
+
+def _norms(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
+    """Squared RKHS norms of functions of x_1 up to some degrees, and their squared L_2 norm in degrees that h has not."""
+    d, degree = spec["d"], spec["degree"]
+    spectrum = ntk_spectrum(d, degree)
+    degrees = [degree // 8, degree // 4, degree // 2, degree]
+    found: dict[str, Any] = {"degrees": degrees}
+    for name, profile in _profiles(d).items():
+        norm = zonal_norm(profile, spectrum, nodes=12 * degree)  # many: some profiles have kinks
+        found[name] = {"squared": rounded(norm.squared[degrees]), "outside": rounded(norm.outside)}
+    return found
+
+
+def _profiles(d: int) -> dict[str, Callable[[Tensor], Tensor]]:
+    """By name, functions of x_1 whose place is known; powers of s = x_1^2 - 1/d keep its sign."""
+
+    def power(p: float) -> Callable[[Tensor], Tensor]:
+        return lambda u: (u**2 - 1 / d).sign() * (u**2 - 1 / d).abs() ** p
+
+    return {
+        "s": power(1),
+        "sign(s) s^2": power(2),
+        "s^3": power(3),
+        "sign(s) |s|^(1/2)": power(0.5),
+        "x_1 |x_1|": lambda u: u * u.abs(),
+    }
 
 
 def _opposite(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:

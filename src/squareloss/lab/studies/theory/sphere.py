@@ -15,6 +15,7 @@ from squareloss.ntk.spectrum import ntk_spectrum
 
 H = NTK()
 HEIGHT = 0.9  # the largest |2 eta - 1|
+LARGE = 512  # rows: larger matrices are factorised one by one, since a GPU's batched routines are made for small ones
 
 
 def uniform(count: int, d: int, generator: torch.Generator) -> Tensor:
@@ -142,6 +143,8 @@ def ridge(
 
 def solve(matrix: Tensor, goal: Tensor, mu: float) -> Tensor:
     """(H + mu I)^-1 goal by Cholesky; by least squares where rounding or repeated points leave H singular."""
+    if matrix.shape[-1] > LARGE and len(matrix) > 1:
+        return torch.cat([solve(matrix[i : i + 1], goal[i : i + 1], mu) for i in range(len(matrix))])
     shifted = matrix.clone()
     shifted.diagonal(dim1=-2, dim2=-1).add_(mu)
     factor, failed = torch.linalg.cholesky_ex(shifted)
