@@ -87,7 +87,8 @@ def _norms(records: Sequence[Record]) -> Table:
                     rows.append([Entry(name, name), Entry(str(record.spec["d"]), record.spec["d"]), *cells, *told])
     caption = (
         "Squared RKHS norms of functions of x_1 up to a degree, s = x_1^2 - 1/d. Polynomials in s end at a degree; "
-        "sign(s)|s|^p lies in the RKHS for p > (d-1)/2; x_1 |x_1| is odd and not linear: what is outside no function of the RKHS has."
+        "sign(s)|s|^p lies in the RKHS for p > (d-1)/2; x_1 |x_1| is odd and not linear: what is outside no function "
+        "of the RKHS has."
     )
     return Table("What lies in the RKHS", columns, rows, caption)
 
