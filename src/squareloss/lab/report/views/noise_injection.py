@@ -33,7 +33,8 @@ def view(records: Sequence[Record], header: Header) -> View:
         "Statement (theorem): the excess risk falls as exp(-n gamma/7); the proof's own steps give exp(-n gamma^2/6). "
         + _rates(rows),
     ]
-    caption = "Slope of log(mean error) against n; the bound is -gamma/7, gamma = sin(gap) half the distance of two arcs."
+    caption = "Slope of log(mean error) against n; the bound is -gamma/7, gamma = sin(gap) half the distance of two arcs. "
+    caption += "For small margins the curve still bends at these n: the rate of the limit may be lower."
     tables = [table("Rate of the error by margin", rows, caption, exponential=True), _comparison(rows)]
     return View([t for t in tables if t.rows], _figures(lemma, xor, boundary, rows), sentences, plain=False)
 

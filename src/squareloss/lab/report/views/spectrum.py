@@ -33,6 +33,8 @@ def view(records: Sequence[Record], header: Header) -> View:
         "order delta^(-2(d-1)/d).",
         f"Slopes of the exact eigenvalues over the last half of the points, with the exponent in brackets: {told}. "
         "Odd degrees from three on have the eigenvalue zero; they are left out of the index.",
+        "Norms by degree (table below) say which targets lie in the RKHS: polynomials of even degree do, sign(s)|s|^p with "
+        "s = x_1^2 - 1/d does for p > (d-1)/2 only, and x_1 |x_1|, though Lipschitz, does not.",
     ]
     tables = [
         table("Eigenvalues against their index", tails, f"{LIMIT} The last eigenvalue of each degree.", law=True),
