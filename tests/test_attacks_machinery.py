@@ -11,6 +11,7 @@ from torch import nn
 
 from attack_nets import cnn, digits, train, trained
 from squareloss import Simplex, SquareLoss, attacks
+from squareloss._precision import strict_float32
 from squareloss.attacks import _fold, _network
 from squareloss.models import build
 
@@ -430,7 +431,7 @@ def test_strict_float32_leaves_the_settings_as_they_were(names, monkeypatch):
         if names == "new":
             cudnn.conv.fp32_precision, matmul.fp32_precision = "tf32", "ieee"  # mixed: the old names can't be read any more
         before = precisions()
-        with _network._strict():
+        with strict_float32():
             assert "tf32" not in precisions()
         assert precisions() == before
     finally:

@@ -22,11 +22,22 @@ LAYERS = [
     {"_hard_square", "_triton_square"},
     {"codings"},
     {"simplex"},
-    {"_checks"},
+    {"_checks", "_precision"},
 ]
 RANK = {name: i for i, names in enumerate(LAYERS) for name in names}
 FORBIDDEN = [("squareloss.attacks", "squareloss.classifier"), ("squareloss.lab.report", "squareloss.lab.training")]
-TORCH_ONLY = ("_checks", "simplex", "codings", "_hard_square", "_triton_square", "functional", "losses", "attacks", "models")
+TORCH_ONLY = (
+    "_checks",
+    "_precision",
+    "simplex",
+    "codings",
+    "_hard_square",
+    "_triton_square",
+    "functional",
+    "losses",
+    "attacks",
+    "models",
+)
 
 
 def run(code):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from squareloss._precision import strict_float32
 from squareloss.attacks._common import batches, check_scores
 from squareloss.attacks._fold import fold_batch_norm, frozen_copy, keep_ends
 from squareloss.attacks.losses import Objective
@@ -64,7 +65,7 @@ class Network:
 
     def exact(self, x: Tensor) -> Tensor:
         """The model's scores (n, K), in float32 without TF32."""
-        with torch.no_grad(), _strict():
+        with torch.no_grad(), strict_float32():
             return torch.cat([self.model(batch) for batch in batches(x, self.batch_size)])
 
     def scores(self, x: Tensor) -> Tensor:
@@ -195,38 +196,3 @@ def _round_up(n: int) -> int:
     """The next size with three binary digits after the leading one, at least 16: at most an eighth is padding."""
     grain = max(16, 1 << max(n.bit_length() - 4, 0))
     return -(-n // grain) * grain
-
-
-@contextmanager
-def _strict() -> Iterator[None]:
-    """Float32 means float32: no TF32 in convolutions and products."""
-    if not torch.cuda.is_available():
-        yield
-        return
-    cudnn: Any = torch.backends.cudnn
-    matmul: Any = torch.backends.cuda.matmul
-    try:
-        before = (cudnn.allow_tf32, torch.get_float32_matmul_precision(), matmul.allow_tf32)[:2]
-    except RuntimeError:  # the user chose by the newer names; torch refuses to read the old ones beside them
-        parts = [cudnn.conv, cudnn.rnn, matmul]
-        yield from _with_values([(part, "fp32_precision") for part in parts], ["ieee"] * 3)
-        return
-    try:
-        cudnn.allow_tf32 = False
-        torch.set_float32_matmul_precision("highest")
-        yield
-    finally:
-        cudnn.allow_tf32 = before[0]
-        torch.set_float32_matmul_precision(before[1])
-
-
-def _with_values(places: list[tuple[Any, str]], values: list[Any]) -> Iterator[None]:
-    """Attributes set for a while."""
-    before = [getattr(owner, name) for owner, name in places]
-    try:
-        for (owner, name), value in zip(places, values, strict=True):
-            setattr(owner, name, value)
-        yield
-    finally:
-        for (owner, name), value in zip(places, before, strict=True):
-            setattr(owner, name, value)

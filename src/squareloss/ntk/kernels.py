@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss import _checks
-from squareloss.attacks._network import _strict
+from squareloss._precision import strict_float32
 
 SNAP = 8.0  # units of rounding
 CPU_TILE, CUDA_TILE = 512, 8192  # two tiles stay in the cache of a core; a GPU wants long loops
@@ -333,7 +333,7 @@ def _gpu() -> Any:
 
 def _full_precision(dtype: torch.dtype) -> AbstractContextManager[None]:
     """Float32 means float32 on a GPU, whatever the user chose for products elsewhere."""
-    return _strict() if dtype == torch.float32 else nullcontext()
+    return strict_float32() if dtype == torch.float32 else nullcontext()
 
 
 def _free(device: torch.device) -> float:
