@@ -63,10 +63,24 @@ def by_mu(axes: Any, cells: Cells, key: str, label: str, *, log: bool = False, a
         shown = slice(None) if all_mu else slice(0, -1)
         ends += [*(mean / 2 if log else mean - std)[shown], *(mean + std)[shown]]
     axes.set(xticks=range(len(mus)), xticklabels=[f"{mu:g}" for mu in mus], xlabel="$\\mu$", ylabel=label)
-    if log:
-        axes.set_yscale("log")
     low, high = np.nanmin(ends), np.nanmax(ends)
-    axes.set_ylim((low, 1.2 * high) if log else (low - 0.06 * (high - low), high + 0.06 * (high - low)))
+    if log:
+        axes.set(yscale="log", ylim=(low, 1.2 * high))
+        plain_ticks(axes)
+    else:
+        axes.set_ylim(low - 0.06 * (high - low), high + 0.06 * (high - low))
+
+
+def plain_ticks(axes: Any) -> None:
+    """Round numbers on a logarithmic axis of y, written as such."""
+    low, high = axes.get_ylim()
+    for digits in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)):
+        marks = [m * 10.0**e for e in range(-6, 2) for m in digits]
+        axes.set_yticks([m for m in marks if low <= m <= high])
+        if len(axes.get_yticks()) > 2:
+            break
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def strip(axes: Any, values: dict[str, list[float]], colours: list[str], label: str) -> None:
@@ -129,7 +143,7 @@ def spirals_training(cells: Cells) -> Figure:
     for axes, (name, side), colour in zip(figure.subplots(1, 3), spirals._three(cells).items(), colours, strict=True):
         curve = cells.records(*side)[0].metrics["curve_of_first"]
         axes.semilogy(curve["step"], curve["loss"], color=colour, linewidth=0.9)
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        plain_ticks(axes)
         axes.set(title=f"{name}, $\\mu$ = {side[1]:g}", xlabel="iteration", ylabel="training loss")
     return figure
 
@@ -249,8 +263,7 @@ def sine_slopes(cells: Cells) -> Figure:
         axes.set(xscale="log", yscale="log", xlabel=label, ylabel="$L_\\infty$ calibration error")
         axes.set_xticks(list(points), [f"{size:g}" for size in points])
         axes.minorticks_off()
-        axes.set_yticks([t for t in (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7) if axes.get_ylim()[0] <= t <= axes.get_ylim()[1]])
-        axes.yaxis.set_major_formatter("{x:g}")
+        plain_ticks(axes)
         axes.legend(frameon=False)
     return figure
 

@@ -152,8 +152,12 @@ def decades(low: float, high: float) -> list[tuple[float, str]]:
     if last - first >= 2:
         step = -(-(last - first) // 5)
         return [(float(i), f"1e{i}" if not -4 < i < 5 else f"{10.0**i:g}") for i in range(first, last + 1, step)]
-    marks = [m * 10.0**i for i in range(first - 1, last + 1) for m in (1, 2, 5)]
-    return [(math.log10(m), f"{m:g}") for m in marks if low - 1e-9 <= math.log10(m) <= high + 1e-9]
+    for digits in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)):
+        marks = [m * 10.0**i for i in range(first - 1, last + 1) for m in digits]
+        found = [(math.log10(m), f"{m:g}") for m in marks if low - 1e-9 <= math.log10(m) <= high + 1e-9]
+        if len(found) > 2:
+            break
+    return found
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

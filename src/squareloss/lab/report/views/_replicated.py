@@ -217,7 +217,9 @@ def entry(values: Sequence[float], against: Sequence[float] = (), better: str = 
     return Entry(spread(values, digits), summarise(values).mean, {1: "better", -1: "worse"}.get(sign, ""))
 
 
-def by_mu(cells: Cells, key: str, label: str, losses: Sequence[str], *, log: bool = False) -> Plot:
+def by_mu(
+    cells: Cells, key: str, label: str, losses: Sequence[str], *, log: bool = False, from_zero: bool = True
+) -> Plot:  # fmt: skip
     """Mean and standard deviation of a measure against mu, side by side for the losses."""
     mus = sorted({mu for loss in losses for mu in cells.mus(loss)})
     found = {loss: [(i, summarise(cells.values(loss, mu, key))) for i, mu in enumerate(mus)] for loss in losses}
@@ -225,7 +227,7 @@ def by_mu(cells: Cells, key: str, label: str, losses: Sequence[str], *, log: boo
         loss: [(i, s.mean, s.std or 0.0) for i, s in points if s.mean is not None and math.isfinite(s.mean)]
         for loss, points in found.items()
     }
-    low, high = _range([(m, s) for points in rows.values() for _, m, s in points], log)
+    low, high = _range([(m, s) for points in rows.values() for _, m, s in points], log, from_zero)
     scale = (lambda v: math.log10(max(v, 10.0**low))) if log else float
     places = [(i, f"{mu:g}") for i, mu in enumerate(mus)]
     plot = Plot(
@@ -240,10 +242,12 @@ def by_mu(cells: Cells, key: str, label: str, losses: Sequence[str], *, log: boo
     return plot
 
 
-def _range(points: Sequence[tuple[float, float]], log: bool) -> tuple[float, float]:
+def _range(points: Sequence[tuple[float, float]], log: bool, from_zero: bool) -> tuple[float, float]:
     if not points:
         return 0.0, 1.0
     if not log:
-        return 0.0, 1.05 * max(m + s for m, s in points) or 1.0
+        low, high = min(m - s for m, s in points), max(m + s for m, s in points)
+        room = 0.05 * (high - min(low, 0.0) if from_zero else high - low) or 0.1
+        return (min(low, 0.0) if from_zero else low - room), high + room
     least = min([m - s for m, s in points if m - s > 0] + [m / 2 for m, _ in points if m > 0] + [1.0])
     return math.log10(max(least, 1e-6)) - 0.05, math.log10(max([m + s for m, s in points] + [10 * least])) + 0.05

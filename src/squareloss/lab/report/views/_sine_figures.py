@@ -75,7 +75,10 @@ def against_mu(cells: Cells) -> Figure:
         "linf_grid": "L_inf calibration error",
         "l1_grid": "L_1 calibration error",
     }
-    panels = [Panel(label, by_mu(cells, key, label.lower(), losses).svg(), legend) for key, label in labels.items()]
+    panels = [
+        Panel(label, by_mu(cells, key, label, losses, from_zero=key != "validation_error").svg(), legend)
+        for key, label in labels.items()
+    ]
     return Figure("Against mu", "Means and one standard deviation over replications.", panels)
 
 
@@ -89,7 +92,7 @@ def spreads(cells: Cells) -> Figure:
         values = {name: mine for name, mine in values.items() if mine}
         ticks = [(float(i), name) for i, name in enumerate(values)]
         high = 1.05 * max(max(mine) for mine in values.values())
-        plot = Plot("", label.lower(), (-0.5, len(values) - 0.5), (0, high), label, 460, x_ticks=ticks)
+        plot = Plot("", label, (-0.5, len(values) - 0.5), (0, high), label, 460, x_ticks=ticks)
         for i, mine in enumerate(values.values()):
             plot.dots([(i - 0.18, v) for v in mine], i, 4)
             found = summarise(mine)
