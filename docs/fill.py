@@ -17,6 +17,7 @@ from typing import Any
 
 import image_tables  # beside this file
 import synthetic_tables
+import theory_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -112,7 +113,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def filled(text: str) -> str:
     """A page with its tables made anew."""
-    for name, make in (TABLES | synthetic_tables.TABLES | image_tables.TABLES).items():
+    for name, make in (TABLES | synthetic_tables.TABLES | theory_tables.TABLES | image_tables.TABLES).items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         if pattern.search(text):
             body = make()

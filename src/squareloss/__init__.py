@@ -14,6 +14,8 @@ from squareloss.losses import CrossEntropy, Focal, SoftmaxBrier, SquareLoss, Squ
 if TYPE_CHECKING:
     from squareloss.classifier import Classifier, Standardize
     from squareloss.estimators import SquareLossClassifier
+    from squareloss.ntk.classifier import NTKClassifier
+    from squareloss.probe import RidgeProbe
 
 __version__ = "0.1.0"
 
@@ -22,13 +24,17 @@ _LAZY = {
     "Classifier": "squareloss.classifier",
     "Standardize": "squareloss.classifier",
     "SquareLossClassifier": "squareloss.estimators",
+    "RidgeProbe": "squareloss.probe",
+    "NTKClassifier": "squareloss.ntk.classifier",
 }
 
 __all__ = [
     "Classifier",
     "CrossEntropy",
     "Focal",
+    "NTKClassifier",
     "OneHot",
+    "RidgeProbe",
     "Simplex",
     "SoftmaxBrier",
     "Softmax",
