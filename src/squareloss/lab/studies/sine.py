@@ -1,6 +1,6 @@
 """A sine on the square, not separable: whose probabilities are nearer the truth? (Section 5.1 and its appendix.)
 
-    squareloss reproduce sine --scale laptop                  about 6 minutes on 2 cores
+    squareloss reproduce sine --scale laptop                  about 8 minutes on 2 cores
     squareloss reproduce sine --scale paper --device cuda     some 5 minutes on an H200, by its arithmetic
     squareloss reproduce sine --set reading=clipped           another reading; also penalty=mean and lr=0.01
 
@@ -70,7 +70,7 @@ class Sine:
     name: str = "sine"
     summary: str = "classes that overlap: calibration error of square loss and cross-entropy against the true probability"
     cost: Mapping[str, str] = field(
-        default_factory=lambda: {"smoke": "seconds", "laptop": "6 minutes on 2 cores", "paper": "5 minutes on an H200"}
+        default_factory=lambda: {"smoke": "seconds", "laptop": "8 minutes on 2 cores", "paper": "5 minutes on an H200"}
     )
     seeds: Mapping[str, int] = field(default_factory=lambda: {"smoke": 1, "laptop": 1, "paper": 1})
     options: Mapping[str, str] = field(
