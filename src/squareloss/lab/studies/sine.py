@@ -70,7 +70,11 @@ class Sine:
     name: str = "sine"
     summary: str = "classes that overlap: calibration error of square loss and cross-entropy against the true probability"
     cost: Mapping[str, str] = field(
-        default_factory=lambda: {"smoke": "seconds", "laptop": "8 minutes on 2 cores", "paper": "5 minutes on an H200"}
+        default_factory=lambda: {
+            "smoke": "seconds",
+            "laptop": "8 minutes on 2 cores",
+            "paper": "some 5 minutes on an H200, estimated",
+        }
     )
     seeds: Mapping[str, int] = field(default_factory=lambda: {"smoke": 1, "laptop": 1, "paper": 1})
     options: Mapping[str, str] = field(

@@ -67,7 +67,11 @@ class Spirals:
     name: str = "spirals"
     summary: str = "separable classes: error, boundary and margin of square loss and cross-entropy"
     cost: Mapping[str, str] = field(
-        default_factory=lambda: {"smoke": "seconds", "laptop": "4 minutes on 2 cores", "paper": "2 minutes on an H200"}
+        default_factory=lambda: {
+            "smoke": "seconds",
+            "laptop": "4 minutes on 2 cores",
+            "paper": "some 2 minutes on an H200, estimated",
+        }
     )
     seeds: Mapping[str, int] = field(default_factory=lambda: {"smoke": 1, "laptop": 1, "paper": 1})
     options: Mapping[str, str] = field(
