@@ -367,6 +367,19 @@ def test_csv_has_every_scalar(filled):
     by_place = {(row["row"], row["seed"], row["measure"]): float(row["value"]) for row in rows}
     assert by_place["simplex+temperature", "2", "ece"] == rows_of(store.records(), header)[3].values("ece")[2]
     assert ("ce", "0", "lr") in by_place
+    assert not [row for row in rows if row["measure"].startswith(("readings", "curve", "reliability"))]
+
+
+def test_csv_has_every_replication(tmp_path):
+    store = Store(tmp_path)
+    found = {"error": [0.25, 0.5], "also": {"clipped": [0.1]}, "by_time": [[1, 2], [3, 4]], "right": 0.75, "picture": "00ff"}
+    store.write("study", Result(Job(Cell("a", {"task": "t", "replications": 2}), 3), found))
+    lines = write(tmp_path, "csv").read_text().splitlines()
+    assert lines[0] == "study,row,seed,measure,index,value"
+    assert lines[1:] == [
+        "study,a,3,error,0,0.25", "study,a,3,error,1,0.5", "study,a,3,also.clipped,0,0.1", "study,a,3,by_time[0],0,1.0",
+        "study,a,3,by_time[0],1,2.0", "study,a,3,by_time[1],0,3.0", "study,a,3,by_time[1],1,4.0", "study,a,3,right,,0.75",
+    ]  # fmt: skip
 
 
 def test_tex_is_escaped(filled):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
+from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from squareloss.lab.report import tables, words
 from squareloss.lab.report.figures import Figure, figures
@@ -153,17 +155,38 @@ def _tex(text: str) -> str:
     return "".join(f"\\{c}" if c in "&%$#_{}" else _TEX.get(c, c) for c in text)
 
 
+_DRAWN = {"readings", "reliability", "noise", "attacks", "distances", "curve", "curve_of_first", "figures"}  # rows, figures
+
+
 def spreadsheet(reports: Sequence[StudyReport]) -> str:
-    """One line per row, seed and scalar: study, row, seed, measure, value."""
+    """One line per number: study, row, seed, measure, index, value.
+
+    The index is empty for a scalar, else the place in a list, counted from 0: the replication, or the point of a curve. What
+    lies deeper is named by its path: "also.temperature.l1_grid", "ridge[3]". What is there to be drawn alone is left out.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["study", "row", "seed", "measure", "value"])
+    writer.writerow(["study", "row", "seed", "measure", "index", "value"])
     for report in reports:
         for row in report.rows:
-            keys = dict.fromkeys(key for metrics in row.metrics.values() for key in metrics)
-            for key in keys:
-                writer.writerows([report.header.study, row.name, seed, key, value] for seed, value in row.values(key).items())
+            for seed, metrics in row.metrics.items():
+                kept = {key: value for key, value in metrics.items() if not (key in _DRAWN and isinstance(value, Mapping))}
+                writer.writerows([report.header.study, row.name, seed, *line] for line in _numbers("", kept))
     return out.getvalue()
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, int | str, float]]:
+    """Measure, index and value of every number in the metrics."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(f"{name}.{key}" if name else key, inner)
+    elif isinstance(value, list) and all(isinstance(inner, Real) for inner in value):
+        yield from ((name, place, float(inner)) for place, inner in enumerate(value))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from _numbers(f"{name}[{place}]", inner)
+    elif isinstance(value, Real):
+        yield name, "", float(value)
 
 
 FORMATS: dict[str, Callable[[Sequence[StudyReport]], str]] = {"html": page, "md": markdown, "tex": tex, "csv": spreadsheet}
