@@ -329,7 +329,7 @@ def test_the_strongest_example_of_a_linear_model_is_a_corner_of_the_ball():
 
 def test_views_of_nothing_and_of_little_are_empty_tables():
     assert not any(make([]).rows for makers in images.VIEWS_OF.values() for make in makers)
-    assert images.cautions([]) == [] and not images.robustness([]).panels
+    assert images.tally([]) == [] == images.cautions([]) and not images.robustness([]).panels
 
 
 def net(line, full=True, **metrics):
@@ -351,6 +351,8 @@ def test_claims_follow_the_numbers():
     assert told[where.format("SL"), "attacks at 2/255: angle far better than square loss"] == "holds"
     assert told[where.format("SL"), "attacks at 2/255: L1, softmax_probability, is the best"] == "holds"
     assert told[pair, "SL stands more at 2/255, worst case (not in the paper)"] == "not told apart"
+    # what asks more than the paper does is no claim of it
+    assert images.tally([ce, sl]) == ["Claims of the paper that could be tried: 7. Hold here: 6; do not: 1; not told apart: 0."]
     weaker = net("resnet18-cifar10-SL", **{**attacks, "pgd_angle_2": [0.1, 0.1]})
     (_, best) = images.claims([weaker]).rows
     assert best[3].text == "does not hold"
@@ -369,7 +371,7 @@ def test_the_papers_value_stands_below_ours_once():
 def test_tables_wider_than_long_are_turned():
     ours = net("resnet18-cifar10-SL", accuracy=[0.94, 0.96], autoattack_4=[0.0, 0.001], pgd_2=[0.3, 0.4])
     table = images.table_1([ours])
-    assert list(table.columns) == ["", "CIFAR-10, ResNet-18, SL", images.PAPER]
+    assert list(table.columns) == ["measure", "CIFAR-10, ResNet-18, SL", images.PAPER]
     assert [[entry.text for entry in row] for row in table.rows] == [
         ["trained", "200 epochs, (0.01, 32)", images.PAPER],
         ["seeds", "2", "5"],

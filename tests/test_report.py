@@ -13,14 +13,18 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from scipy import stats
 
 from squareloss.lab.report import gather, write
+from squareloss.lab.report.console import conclude, put
 from squareloss.lab.report.figures import figures
 from squareloss.lab.report.header import Claim, Column, Header, read
 from squareloss.lab.report.rows import columns_of, difference, rows_of
 from squareloss.lab.report.statistics import Summary, agreement, bootstrapped, paired, summarise
 from squareloss.lab.report.svg import Plot, ticks
+from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.report.views import View
 from squareloss.lab.report.words import cautions, in_short, judge, like_with_like, summary, verdicts
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
 
@@ -411,6 +415,48 @@ def test_the_report_imports_no_training():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = json.loads(done.stdout.replace("'", '"'))
     assert not [m for m in loaded if "training" in m or "studies" in m or "data" in m]
+
+
+# --- in a terminal
+
+
+def printed(table, width):
+    console = Console(file=io.StringIO(), width=width)
+    put(table, console)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width and "…" not in text
+    return text
+
+
+def test_a_table_that_is_too_wide_is_turned_then_listed_and_never_cut():
+    names = ["loss", *(f"a measure with a long name {i}" for i in range(7))]
+    values = [[f"{0.1 * i + j:.4f} (0.0123)" for i in range(7)] for j in range(3)]
+    rows = [[Entry(name), *map(Entry, mine)] for name, mine in zip(("ce", "simplex", "focal"), values, strict=True)]
+    table = Table("Results", names, rows, "A caption.")
+    lines = {width: printed(table, width).splitlines() for width in (160, 90, 60, 40)}
+    assert next(line for line in lines[160] if line.startswith("simplex")).split()[1:] == " ".join(values[1]).split()
+    assert any(line.startswith(names[3]) and values[2][2] in line for line in lines[90])
+    assert any("──" in line for line in lines[60]) and not any("──" in line for line in lines[40])
+    told = " ".join(" ".join(lines[40]).split())
+    assert all(f"{name}: {value}" in told for mine in values for name, value in zip(names[1:], mine, strict=True))
+
+
+def test_a_verdict_stands_beside_the_name_in_a_list():
+    words = "0.0272 (0.0118) against 0.0275 (0.0088), difference -0.0003 [-0.0098, +0.0093], p = 0.948"
+    row = [Entry("square loss errs less"), Entry("lower"), Entry(words), Entry("holds", "holds", "agrees")]
+    text = printed(Table("What the paper claims", ["the paper", "its value", "ours", "here"], [row, row]), 60)
+    assert "\nsquare loss errs less: holds\n" in text
+    assert f"its value: lower; ours: {words}" in " ".join(text.split())
+
+
+def test_a_terminal_shows_the_first_tables_and_names_the_others(filled):
+    (report,) = gather(filled[0].folder)
+    tables = [Table(f"table {i}", ["a", "b"], [[Entry(f"row of {i}"), Entry("1")]]) for i in range(4)]
+    report.__dict__["view"] = View(tables, brief=2)
+    console = Console(file=io.StringIO(), width=80)
+    conclude(report, console)
+    text = console.file.getvalue()
+    assert "row of 1" in text and "row of 2" not in text and "More tables in the report: table 2; table 3." in text
 
 
 # --- in a browser

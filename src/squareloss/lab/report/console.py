@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+from textwrap import wrap
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table as RichTable
 
 from squareloss.lab.report import tables
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.rows import columns_of
-from squareloss.lab.report.tables import Table
+from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.write import StudyReport
 
 STYLES = {"better": "green", "worse": "red", "agrees": "green", "differs": "red"}
+_GAP = 3  # between the columns of a table
 
 
 def introduce(header: Header, console: Console) -> None:
@@ -29,23 +33,30 @@ def introduce(header: Header, console: Console) -> None:
 
 
 def conclude(report: StudyReport, console: Console) -> None:
-    """The results, the paper's beside them, and what follows."""
+    """The results, the paper's beside them, and what follows; of a view's tables the first few, the others by name."""
     shown = _results(report) if report.view.plain else []
-    shown += [tables.paper(report.rows, report.header), tables.claims(report.rows, report.header), *report.view.tables]
+    shown += [tables.paper(report.rows, report.header), tables.claims(report.rows, report.header)]
+    shown += report.view.tables[: report.view.brief]
     for table in shown:
         if table.rows:
             put(table, console)
-    console.print()
-    for line in report.sentences:
-        console.print(f"- {line}", markup=False, highlight=False)
-    if report.cautions:
+    others = [table.heading for table in report.view.tables[report.view.brief :]]
+    if others:
+        _say(f"\nMore tables in the report: {'; '.join(others)}.", console)
+    if report.sentences or report.cautions:
         console.print()
+    for line in report.sentences:
+        _say(f"- {line}", console)
     for line in report.cautions:
-        console.print(f"- {line}", style="dim", markup=False, highlight=False)
+        _say(f"- {line}", console, "dim")
     if report.in_short:
         console.print("\n[bold]In short[/bold]")
     for line in report.in_short:
-        console.print(line, markup=False, highlight=False)
+        _say(line, console)
+
+
+def _say(text: str, console: Console, style: str = "") -> None:
+    console.print(text, style=style, markup=False, highlight=False)
 
 
 def _results(report: StudyReport) -> list[Table]:
@@ -60,12 +71,71 @@ def _results(report: StudyReport) -> list[Table]:
 
 
 def put(table: Table, console: Console) -> None:
-    """Print a table."""
+    """Print a table: as it is or on its side, on one line per row or on two, else as a list; nothing is cut off."""
     console.print(f"\n[bold]{escape(table.heading)}[/bold]")
+    for lines, drawn in product((1, 2), (table, _turned(table))):
+        widths = _widths(drawn, lines, console.width)
+        if widths is not None:
+            console.print(_drawn(drawn, widths))
+            break
+    else:
+        _listed(table, console)
+    if table.caption:
+        _say(table.caption, console, "dim")
+
+
+def _turned(table: Table) -> Table:
+    """Columns as rows."""
+    names = [table.columns[0], *(row[0].text for row in table.rows)]
+    body = [[Entry(name), *(row[i] for row in table.rows)] for i, name in enumerate(table.columns) if i]
+    return Table(table.heading, names, body)
+
+
+def _widths(table: Table, lines: int, room: int) -> list[int] | None:
+    """Of the columns, so that entries take so many lines at most, headings any number; None if that does not fit."""
+    least = [
+        max(*(len(word) for word in (*name.split(), "")), *(_width(row[i].text, lines) for row in table.rows))
+        for i, name in enumerate(table.columns)
+    ]
+    spare = room - sum(least) - _GAP * (len(least) - 1)
+    if spare < 0:
+        return None
+    full = [max(len(name), *(len(row[i].text) for row in table.rows)) for i, name in enumerate(table.columns)]
+    wish = [most - width for most, width in zip(full, least, strict=True)]
+    for i in sorted(range(len(least)), key=lambda i: wish[i]):  # what is left makes as many columns whole as can be
+        more = min(wish[i], spare)
+        least[i], spare = least[i] + more, spare - more
+    return least
+
+
+def _width(text: str, lines: int) -> int:
+    """The least width in which a text takes so many lines, broken between words alone."""
+    if lines == 1:
+        return len(text)
+    longest = max((len(word) for word in text.split()), default=0)
+    return next(width for width in range(longest, len(text) + 1) if not text or len(wrap(text, width)) <= lines)
+
+
+def _drawn(table: Table, widths: list[int]) -> RichTable:
     shown = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for i, name in enumerate(table.columns):
-        shown.add_column(name, justify="right" if i else "left", no_wrap=not i)
+    for i, (name, width) in enumerate(zip(table.columns, widths, strict=True)):
+        shown.add_column(escape(name), justify="right" if i else "left", width=width)
     for row in table.rows:
-        shown.add_row(*(f"[{STYLES[e.kind]}]{escape(e.text)}[/]" if e.kind in STYLES else escape(e.text) for e in row))
-    console.print(shown)
-    console.print(table.caption, style="dim", markup=False, highlight=False)
+        shown.add_row(*map(_styled, row))
+    return shown
+
+
+def _listed(table: Table, console: Console) -> None:
+    """A paragraph per row: its name, and the verdict if the last column has one; then the other columns by name."""
+    for row in table.rows:
+        verdict = bool(row[-1].kind or isinstance(row[-1].value, str)) and len(row) > 1
+        middle = list(zip(table.columns, row, strict=True))[1 : -1 if verdict else None]
+        end = f": {_styled(row[-1])}" if verdict else ""
+        console.print(f"{escape(row[0].text)}{end}", highlight=False)
+        told = "; ".join(f"{escape(name)}: {_styled(entry)}" for name, entry in middle if entry.text)
+        console.print(Padding(told, (0, 0, 0, 4)), highlight=False)
+
+
+def _styled(entry: Entry) -> str:
+    text = escape(entry.text)
+    return f"[{STYLES[entry.kind]}]{text}[/]" if entry.kind in STYLES else text

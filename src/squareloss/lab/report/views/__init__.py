@@ -43,12 +43,14 @@ class View:
         tables, figures: shown after the plain ones.
         sentences: the answer in words, shown first.
         plain: show the plain table of results too (means over seeds of every cell); False where cells are points of a curve.
+        brief: how many of the tables a terminal shows, from the first.
     """
 
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
     sentences: Sequence[str] = ()
     plain: bool = True
+    brief: int = 2
 
 
 def view(records: Sequence[Record], header: Header) -> View:

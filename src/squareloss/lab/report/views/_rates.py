@@ -124,17 +124,22 @@ def table(heading: str, rows: Sequence[Series], caption: str, *, exponential: bo
         lines.append(
             [
                 Entry(series.name, series.name),
-                Entry(f"{series.x[0]:g} to {series.x[-1]:g}", series.x[-1]),
+                Entry(f"{_short(series.x[0])} to {_short(series.x[-1])}", series.x[-1]),
                 Entry(bound, series.bound),
                 Entry(f"{found.value:.3f}", found.value),
                 Entry(found.interval(), found.low),
                 Entry(told, told, kind),
             ]
         )
-    columns = ["", "range", "bound's exponent", "measured slope", "95% interval", "at least as steep?"]
+    columns = ["setting", "range", "bound's exponent", "measured slope", "95% interval", "at least as steep?"]
     if law:
         columns[2], columns[5] = "expected exponent", "the expected one"
     return Table(heading, columns, lines, caption)
+
+
+def _short(value: float) -> str:
+    """A number in a few characters; whole ones below a million in full."""
+    return f"{value:g}" if len(f"{value:g}") < 8 else f"{value:.2g}"
 
 
 def held(rows: Sequence[Series], *, exponential: bool = False) -> tuple[int, int]:

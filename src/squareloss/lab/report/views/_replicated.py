@@ -198,7 +198,8 @@ def tally(claims: Sequence[Claim]) -> str:
     count = {word: sum(row[-1].text == word for row in claims) for word in (HOLDS, FAILS, OPEN)}
     failed = [f"“{row[0].text}”" for row in claims if row[-1].text == FAILS]
     named = f" ({'; '.join(failed)})" if failed else ""
-    told = f"{count[HOLDS]} hold here, {count[FAILS]} do not{named}, {count[OPEN]} can't be told"
+    hold, fail = ("holds" if count[HOLDS] == 1 else "hold"), ("does" if count[FAILS] == 1 else "do")
+    told = f"{count[HOLDS]} {hold} here, {count[FAILS]} {fail} not{named}, {count[OPEN]} can't be told"
     return f"Of {len(claims)} claims of the paper {told}."
 
 

@@ -54,7 +54,14 @@ def _others(risk: dict[tuple[int, float], Series]) -> Table:
         rows.append(
             [Entry(measured.name, measured.name), *(Entry(f"{-e:.3f}", -e) for e in exponents), Entry(f"{found:.3f}", found)]
         )
-    columns = ["", "this theorem", "optimal for eta in the RKHS", "plug-in kernel, Lipschitz eta", "n^(-1/2)", "measured"]
+    columns = [
+        "setting",
+        "this theorem",
+        "optimal for eta in the RKHS",
+        "plug-in kernel, Lipschitz eta",
+        "n^(-1/2)",
+        "measured",
+    ]
     return Table("Other rates", columns, rows, "Exponents of n; the plug-in rate and n^(-1/2) rest on other assumptions.")
 
 

@@ -20,6 +20,7 @@ _COLUMNS = {
     **{f"noise_{std}": f"noise {std}" for std in (0.1, 0.2, 0.3, 0.4)},
 }
 HOLDS, NOT, OPEN = "holds", "does not hold", "not told apart"
+OURS = "not in the paper"  # marks lines that ask more than the paper does
 Line = tuple[str, str, str, str]  # network, what is claimed, what came, whether it holds
 
 
@@ -33,6 +34,17 @@ def claims(found: Sequence[Net]) -> Table:
     ]
     caption = "Differences are paired by seed; in brackets a 95% interval, from two seeds on. Far: a fifth fewer left."
     return Table("What the paper says, and what came", ["network", "the paper", "here", "so it"], rows, caption)
+
+
+def tally(found: Sequence[Net]) -> list[str]:
+    """A sentence: how many claims of the paper hold; none without claims."""
+    words = [row[-1].text for row in claims(found).rows if OURS not in row[1].text]
+    if not words:
+        return []
+    hold, fail, rest = (words.count(word) for word in (HOLDS, NOT, OPEN))
+    return [
+        f"Claims of the paper that could be tried: {len(words)}. Hold here: {hold}; do not: {fail}; not told apart: {rest}."
+    ]
 
 
 def _where(net: Net) -> str:
@@ -76,7 +88,7 @@ def _losses(net: Net) -> list[Line]:
 
 def _calibration(ce: Net, sl: Net) -> list[Line]:
     lines = []
-    for key, text in {"ece": "as trained", "ece+temperature": "after a temperature for both (the paper has none)"}.items():
+    for key, text in {"ece": "as trained", "ece+temperature": f"after a temperature for both ({OURS})"}.items():
         a, b = ce.summary(key).mean, sl.summary(key).mean
         if a is None or b is None:
             continue
@@ -112,7 +124,7 @@ def _worst(ce: Net, sl: Net) -> list[Line]:
             if d is not None:
                 word = OPEN if d.value == 0 or (d.low is not None and d.sign == 0) else HOLDS if d.value > 0 else NOT
                 here = f"{sl.show(key)} against {ce.show(key)}: {_difference(d.value, d.low, d.high, key)}"
-                lines.append((_both(ce, sl), f"SL stands more at {level}/255, {text} (not in the paper)", here, word))
+                lines.append((_both(ce, sl), f"SL stands more at {level}/255, {text} ({OURS})", here, word))
     return lines
 
 

@@ -9,7 +9,7 @@ from squareloss.lab.report.header import Header
 from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
-from squareloss.lab.report.views.image_claims import LEVELS, claims
+from squareloss.lab.report.views.image_claims import LEVELS, claims, tally
 from squareloss.lab.report.views.image_rows import Net, label, nets, paper_shown
 from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, REPLICATIONS, TABLE_1, Value, values
 from squareloss.lab.runs.store import Record
@@ -28,7 +28,7 @@ def view(records: Sequence[Record], header: Header) -> View:
     return View(
         [table for table in tables if table.rows],
         [figure for figure in figures if figure.panels],
-        cautions(found),
+        [*tally(found), *cautions(found)],
         plain=False,
     )
 
@@ -62,6 +62,7 @@ def _table(heading: str, found: Sequence[Net], columns: Sequence[tuple[str, str,
         if any(paper):
             theirs = [Entry(paper_shown(v, percent)) for v, (_, _, percent) in zip(paper, columns, strict=True)]
             rows.append([*map(Entry, ("", "", "", PAPER, _runs(paper))), *theirs])
+    caption += " Trained: epochs, (learning rate, batch size)."
     table = Table(heading, [*_WHO, *(name for _, name, _ in columns)], rows, caption)
     return _turned(table) if len(columns) > len(rows) else table
 
@@ -80,7 +81,7 @@ def _turned(table: Table) -> Table:
     """The same with a row per measure: less wide where there are few networks."""
     names = [", ".join(entry.text for entry in row[:3]) if row[0].text else PAPER for row in table.rows]
     rows = [[Entry(name), *(row[i] for row in table.rows)] for i, name in enumerate(table.columns) if i >= 3]
-    return Table(table.heading, ["", *names], rows if names else [], table.caption)
+    return Table(table.heading, ["measure", *names], rows if names else [], table.caption)
 
 
 def _trained(net: Net) -> str:
@@ -99,8 +100,8 @@ def table_1(found: Sequence[Net]) -> Table:
     columns += [(f"{key}_{level}", f"{name} {level}/255", True) for key, name in _ATTACKS.items() for level in LEVELS]
     caption = (
         "Percent of the test images, mean (std) over seeds. PGD (100 steps at scale paper) as the paper attacks: by "
-        "cross-entropy, of square loss by its L1. The worst case is over the adaptive suite of docs/attacks.md; the last "
-        "columns are per image over AutoAttack, on scores and on eta, and that suite."
+        "cross-entropy, of square loss by its L1. The worst case is over the adaptive suite of docs/attacks.md; least over "
+        "all is per image over AutoAttack, on scores and on eta, and that suite."
     )
     return _table("Accuracy and robustness", _only(found, lambda net: "adv" not in net.line), columns, caption)
 
@@ -242,10 +243,10 @@ def _only(found: Sequence[Net], test: Callable[[Net], bool]) -> list[Net]:
 
 
 VIEWS_OF: dict[str, tuple[Callable[[Sequence[Net]], Table], ...]] = {
-    "table1": (table_1, attack_losses, calibration, claims, cost),
+    "table1": (table_1, claims, attack_losses, calibration, cost),
     "gaussian_noise": (noise, claims),
     "reliability": (calibration, claims),
-    "adversarial_training": (adversarial, attack_losses, calibration, claims, cost),
+    "adversarial_training": (adversarial, claims, attack_losses, calibration, cost),
     "codings": (codings, claims),
     "beyond_paper": (beyond, table_1, attack_losses, calibration, cost),
 }

@@ -77,7 +77,7 @@ def _comparison(rows: Sequence[Series]) -> Table:
         rate, gamma = -slope(found, exponential=True).value, -7 * (found.bound or 0.0)
         values = [gamma, gamma / 7, gamma**2 / 6, rate]
         lines.append([Entry(found.name, found.name), *(Entry(f"{value:.4f}", value) for value in values)])
-    columns = ["", "gamma", "gamma/7, as stated", "gamma^2/6, as the proof gives", "measured rate"]
+    columns = ["setting", "gamma", "gamma/7, as stated", "gamma^2/6, as the proof gives", "measured rate"]
     return Table("Rates by margin", columns, lines, "c in exp(-c n).")
 
 

@@ -66,7 +66,9 @@ def _table(classes: dict[bool, list[Record]], networks: dict[bool, list[Record]]
                 error = float(np.mean(record.metrics["error"]))
                 cells = [Entry(who, who), Entry(NAMES[bias], NAMES[bias]), Entry(str(record.spec["n"]), record.spec["n"])]
                 rows.append([*cells, Entry(f"{100 * error:.2f}%", error)])
-    return Table("Error on sign(cos 3 theta)", ["", "inputs", "n", "error"], rows, "Share of the support; mu = 1/n for ridge.")
+    return Table(
+        "Error on sign(cos 3 theta)", ["fit", "inputs", "n", "error"], rows, "Share of the support; mu = 1/n for ridge."
+    )
 
 
 def _degree_table(groups: dict[bool, list[Record]]) -> Table:

@@ -33,7 +33,7 @@ def view(records: Sequence[Record], header: Header) -> View:
     figure = Figure(
         "Probability of any error", "Twice the standard error as bars; a straight line on the left is a rate.", panels
     )
-    return View(tables, [figure], sentences, plain=False)
+    return View(tables, [figure], sentences, plain=False, brief=1)
 
 
 def _series(name: str, records: Sequence[Record], most: float = 0.5) -> Series:

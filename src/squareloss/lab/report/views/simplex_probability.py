@@ -51,5 +51,5 @@ def _outside(groups: dict[int, list[Record]]) -> Table:
         for k, found in sorted(groups.items())
         for record in found
     ]
-    columns = ["", "n", "eta outside [0, 1]", "|sum of eta - 1|, at most"]
+    columns = ["classes", "n", "eta outside [0, 1]", "|sum of eta - 1|, at most"]
     return Table("Outside the simplex", columns, rows, "Raw eta sums to one by construction, and may leave [0, 1].")

@@ -71,7 +71,7 @@ def view(records: Sequence[Record], header: Header) -> View:
     )
     tables = [claims_table(rows, caption), instance(cells), chosen(cells), by_mu_table(cells), readings(cells), slopes(cells)]
     tables = [table for table in tables if table.rows]
-    return View(tables, figures(cells), [_answer(cells), _temperature(cells), tally(rows)], plain=False)
+    return View(tables, figures(cells), [_answer(cells), _temperature(cells), tally(rows)], plain=False, brief=3)
 
 
 def claims(cells: Cells) -> list[Claim]:
@@ -110,7 +110,7 @@ def instance(cells: Cells) -> Table:
     caption = (
         "The paper gives the values of one instance; ours are the mean (standard deviation) and the range over replications."
     )
-    return Table("Beside the paper's one instance", ["", "the paper's", "ours", "range", "so it is"], body, caption)
+    return Table("Beside the paper's one instance", ["measure", "the paper's", "ours", "range", "so it is"], body, caption)
 
 
 def chosen(cells: Cells) -> Table:
@@ -131,7 +131,7 @@ def chosen(cells: Cells) -> Table:
         "sigmoid else; the temperature is fitted on the validation points; undone takes the smoothing back out of the "
         "probability. Mean (standard deviation) over replications; green is better than CE + l2, red is worse, paired."
     )
-    return Table("At the chosen mu", ["", "mu", *MEASURES.values()], body, caption)
+    return Table("At the chosen mu", ["loss", "mu", *MEASURES.values()], body, caption)
 
 
 def by_mu_table(cells: Cells) -> Table:
@@ -147,7 +147,7 @@ def by_mu_table(cells: Cells) -> Table:
                 [Entry(f"{NAMES[loss]}: {label}"), *(Entry(text, kind="better" if mu == best else "") for mu, text in texts)]
             )
     caption = "Mean (standard deviation) over replications; green: the mu of the least mean validation error."
-    return Table("By mu", ["", *(f"mu = {mu:g}" for mu in mus)], body, caption)
+    return Table("By mu", ["measure", *(f"mu = {mu:g}" for mu in mus)], body, caption)
 
 
 def readings(cells: Cells) -> Table:
@@ -195,7 +195,7 @@ def slopes(cells: Cells) -> Table:
         "interval. Theorem 4 bounds the L_inf error of square loss on the sphere; with a bias coordinate d = 3, and its "
         "exponent is 1/10."
     )
-    return Table("Slopes", ["", "slope", "95% interval", "Theorem 4", "error"], body, caption)
+    return Table("Slopes", ["measure", "slope", "95% interval", "Theorem 4", "error"], body, caption)
 
 
 def _slope_entries(points: Mapping[float, Sequence[float]], theory: str) -> list[Entry]:

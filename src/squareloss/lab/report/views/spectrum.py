@@ -33,7 +33,7 @@ def view(records: Sequence[Record], header: Header) -> View:
         "order delta^(-2(d-1)/d).",
         f"Slopes of the exact eigenvalues over the last half of the points, with the exponent in brackets: {told}. "
         "Odd degrees from three on have the eigenvalue zero; they are left out of the index.",
-        "Norms by degree (table below) say which targets lie in the RKHS: polynomials of even degree do, sign(s)|s|^p with "
+        "Norms by degree say which targets lie in the RKHS: polynomials of even degree do, sign(s)|s|^p with "
         "s = x_1^2 - 1/d does for p > (d-1)/2 only, and x_1 |x_1|, though Lipschitz, does not.",
     ]
     tables = [
@@ -44,7 +44,7 @@ def view(records: Sequence[Record], header: Header) -> View:
         _norms(records),
         _opposite(records),
     ]
-    return View(tables, _figures(values, entropy, smallest), sentences, plain=False)
+    return View(tables, _figures(values, entropy, smallest), sentences, plain=False, brief=4)
 
 
 def _of(record: Record, d: int, x: str, y: str, bound: float) -> Series:
@@ -70,7 +70,7 @@ def _opposite(records: Sequence[Record]) -> Table:
             d, pairs = record.spec["d"], [np.median(record.metrics[key]) for key in ("d", "more")]
             rows.append([Entry(f"d = {d}", d), *(Entry(f"{value:.1e}", float(value)) for value in pairs)])
     caption = "Medians. h tells a point from its opposite by its linear part alone, which has d dimensions."
-    return Table("Least eigenvalue of opposite pairs", ["", "d pairs", "d + 1 pairs"], rows, caption)
+    return Table("Least eigenvalue of opposite pairs", ["dimension", "d pairs", "d + 1 pairs"], rows, caption)
 
 
 def _norms(records: Sequence[Record]) -> Table:

@@ -133,7 +133,7 @@ def chosen(cells: Cells) -> Table:
         "training loss between two notes, over the second half of training. A temperature moves no boundary, so CE with "
         "a temperature has the row of CE."
     )
-    return Table("At the chosen mu", ["", "mu", *(label for label, _ in MEASURES.values())], body, caption)
+    return Table("At the chosen mu", ["loss", "mu", *(label for label, _ in MEASURES.values())], body, caption)
 
 
 def validation(cells: Cells) -> Table:
@@ -146,7 +146,7 @@ def validation(cells: Cells) -> Table:
         texts = [(mu, spread(cells.values(loss, mu, "validation_error"))) for mu in mus]
         body.append([Entry(NAMES[loss]), *(Entry(text, kind="better" if mu == best else "") for mu, text in texts)])
     caption = "Mean (standard deviation) of the validation error; green: the least mean, which chooses mu."
-    return Table("Validation error by mu", ["", *(f"mu = {mu:g}" for mu in mus)], body, caption)
+    return Table("Validation error by mu", ["loss", *(f"mu = {mu:g}" for mu in mus)], body, caption)
 
 
 def readings(cells: Cells) -> Table:
