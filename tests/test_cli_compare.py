@@ -21,6 +21,7 @@ from squareloss.lab.report.header import Claim, Column
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
 from squareloss.lab.runs import Cell, Result
+from squareloss.lab.studies import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = ("--quick", "--seeds", "2", "--epochs", "2", "--attacked", "20", "--device", "cpu", "--engine", "local")
@@ -113,8 +114,13 @@ def test_report_in_every_format(invoke, tmp_path):
         (["compare", "--recipe", "fats"], "Unknown recipe 'fats'.*did you mean 'fast'"),
         (["compare", "table.csv", "--target", "Leave"], "got the columns a, leaves; did you mean 'leaves'"),
         (["compare", "nowhere.csv"], "Unknown data 'nowhere.csv'.*Available: digits"),
+        (["compare", "tabel.csv"], "Unknown data 'tabel.csv'.*did you mean 'table.csv'"),
+        (["compare", "digit"], "Unknown data 'digit'.*did you mean 'digits'"),
+        (["compare", "--engine", "rai"], "Unknown engine 'rai'. Available: auto, local, processes, ray; did you mean 'ray'"),
+        (["reproduce", "spirals", "--device", "gpu"], "Unknown device 'gpu'. Available: auto, cpu, cuda"),
+        (["reproduce", "spirals", "--workers", "0"], "expected one worker or more, got 0"),
         (["compare", "--lrs", "0.1;0.2"], "expected --lrs to be numbers separated by commas"),
-        (["compare", "--engine", "slurm", "--quick"], "Unknown engine 'slurm'. Available: local, processes, ray"),
+        (["compare", "--engine", "slurm", "--quick"], "Unknown engine 'slurm'. Available: auto, local, processes, ray"),
         (["reproduce", "tabel1"], "Unknown study 'tabel1'. Available: "),
         (["reproduce", "toy", "--scale", "papr"], "Unknown scale 'papr'.*did you mean 'paper'"),
         (["report", "nowhere"], "expected a results folder at nowhere, found none"),
@@ -127,6 +133,7 @@ def test_mistakes_are_named_with_what_would_be_right(invoke, monkeypatch, argume
     assert result.exit_code == 1
     assert isinstance(result.exception, (ValueError, OSError))
     assert re.search(message, str(result.exception))
+    assert not Path("runs").exists()  # nothing is left behind
 
 
 def test_help_is_enough(invoke):
@@ -158,6 +165,19 @@ class Toy:
 
 
 TOY = Toy()
+
+
+def test_the_list_of_studies_fits_and_says_a_setting_once(invoke, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = invoke("reproduce", "list").output
+    for name in studies.STUDIES:
+        assert re.search(rf"^{name} ", listed, re.MULTILINE)
+    assert max(map(len, listed.splitlines())) <= 80 and listed.count("--set recipe=") == 1
+    assert max(map(len, run.listing(60).splitlines())) <= 70  # the first line says how to call them
+
+
+def test_help_shows_patterns_as_they_are_typed(invoke):
+    assert "resnet18-*,*-clean" in invoke("reproduce", "--help").output
 
 
 def test_reproduce_prints_the_papers_values_and_what_failed(invoke, monkeypatch):

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from squareloss import metrics
+from squareloss.lab import names
 from squareloss.lab.data import load
 from squareloss.lab.runs import Context, Job, Store
 from squareloss.lab.runs.execute import execute
-from squareloss.lab.studies import ingredients, measure, names
+from squareloss.lab.studies import ingredients, measure
 from squareloss.lab.studies.compare import Compare, _thin
 from squareloss.lab.studies.distances import distances
 from squareloss.lab.studies.ingredients import LOSSES, Source

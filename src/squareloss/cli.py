@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -103,7 +104,7 @@ Out = Annotated[Path | None, typer.Option(help="Folder for the results.", show_d
 Engine = Annotated[
     str, typer.Option(help="Where jobs run: auto, local (this process), processes (a pool) or ray (a cluster).", metavar="NAME")
 ]
-Workers = Annotated[int | None, typer.Option(help="Jobs at once. Default: as many as the machine has for.", show_default=False)]
+Workers = Annotated[int | None, typer.Option(help="Jobs at once. Default: one per core, or per GPU.", show_default=False)]
 Address = Annotated[str | None, typer.Option(help="Address of a Ray cluster, with --engine ray.", show_default=False)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Force = Annotated[bool, typer.Option("--force", help="Do again what is done; without it, a second start goes on.")]
@@ -171,7 +172,7 @@ def reproduce(
     ] = "laptop",
     cells: Annotated[
         str | None,
-        typer.Option(help="Which cells to run, by name, such as 'resnet18-*,*-clean'. Default: all.", show_default=False),
+        typer.Option(help="Which cells to run, by name, such as `'resnet18-*,*-clean'`. Default: all.", show_default=False),
     ] = None,
     seeds: Annotated[
         str | None,
@@ -207,7 +208,7 @@ def reproduce(
     from squareloss.lab.studies import run
 
     if name == "list":
-        typer.echo(run.listing())
+        typer.echo(run.listing(min(shutil.get_terminal_size((100, 24)).columns, 120)))
         return
     study = run.with_settings(studies.get(name), settings or [])
     folder = out or Path("runs") / f"{name}-{scale}"

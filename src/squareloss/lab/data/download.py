@@ -18,6 +18,7 @@ from typing import Any
 
 from squareloss.lab.data import cifar
 from squareloss.lab.data.sources import default_root
+from squareloss.lab.names import nearest
 
 Report = Callable[[int, int | None], None]  # bytes so far, bytes in all if known
 
@@ -50,7 +51,9 @@ def get(name: str, root: str | Path | None = None, *, progress: bool = False) ->
     are there and whole are left alone; damaged ones are replaced.
     """
     if name not in ARCHIVES:
-        raise ValueError(f"Unknown data {name!r}. Available: {', '.join(ARCHIVES)} (digits need no download)")
+        raise ValueError(
+            f"Unknown data {name!r}. Available: {', '.join(ARCHIVES)} (digits need no download){nearest(name, ARCHIVES)}"
+        )
     archive = ARCHIVES[name]
     folder = Path(root) if root is not None else default_root()
     target = folder / archive.layout.folder

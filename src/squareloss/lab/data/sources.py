@@ -7,6 +7,7 @@ from pathlib import Path
 
 from squareloss.lab.data import arrays, cifar, images, tables
 from squareloss.lab.data.dataset import Dataset, SplitPlan, assemble
+from squareloss.lab.names import nearest
 
 NAMES = ("digits", "cifar10", "cifar100")
 
@@ -57,7 +58,7 @@ def load(
     if path.is_dir():
         return images.read_folder(path, plan, size=size, progress=progress)
     if not path.is_file():
-        raise FileNotFoundError(f"Unknown data {str(source)!r}: no such file or folder. {_available()}")
+        raise FileNotFoundError(f"Unknown data {str(source)!r}: no such file or folder. {_available()}{_near(path)}")
     if is_table:
         return tables.read_table(path, target, plan)
     if path.suffix.lower() == ".npz":
@@ -75,6 +76,12 @@ def places(root: str | Path | None = None) -> dict[str, str]:
 
 def _available() -> str:
     return f"Available: {', '.join(NAMES)}, or a path to .npz, .csv, .parquet, or a folder of images by class"
+
+
+def _near(path: Path) -> str:
+    """The nearest name of what is there: data sets known by name, and what lies beside the path."""
+    beside = [str(path.with_name(found.name)) for found in path.parent.iterdir()] if path.parent.is_dir() else []
+    return nearest(str(path), [*NAMES, *sorted(beside)])
 
 
 def _cifar(name: str, plan: SplitPlan, root: Path) -> Dataset:

@@ -12,6 +12,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from squareloss.lab.names import choose
 from squareloss.lab.report import tables, words
 from squareloss.lab.report.figures import Figure, figures
 from squareloss.lab.report.header import Header, read
@@ -95,8 +96,7 @@ def gather(folder: str | Path) -> list[StudyReport]:
 
 def write(folder: str | Path, kind: str = "html", output: str | Path | None = None) -> Path:
     """Write the report of a results folder and return its path: report.html (or .md, .tex, .csv) in the folder by default."""
-    if kind not in FORMATS:
-        raise ValueError(f"Unknown format {kind!r}. Available: {', '.join(FORMATS)}")
+    choose("format", kind, FORMATS)
     path = Path(folder) / f"report.{kind}" if output is None else Path(output)
     text = FORMATS[kind](gather(folder))
     with explained(f"write {path}"):

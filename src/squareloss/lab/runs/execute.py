@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+import torch
+
+from squareloss.lab.names import choose
 from squareloss.lab.runs.engines import Engine, Event, Local, Processes, Work, default_workers
 from squareloss.lab.runs.leases import Leases
 from squareloss.lab.runs.live import Listener
@@ -79,12 +82,18 @@ def execute(
 
 def check_engine(name: str, workers: int | None, address: str | None) -> None:
     """Raise unless the options of an engine go together."""
-    if name not in ENGINES:
-        raise ValueError(f"Unknown engine {name!r}. Available: {', '.join(ENGINES)}")
+    choose("engine", name, ENGINES)
     if address is not None and name != "ray":
         raise ValueError(f'expected an address with engine "ray" only, got {address!r} with engine {name!r}')
     if workers is not None and workers < 1:
         raise ValueError(f"expected one worker or more, got {workers}")
+
+
+def check_device(name: str, *, elsewhere: bool = False) -> None:
+    """Raise unless the device is known and, if the jobs do not run elsewhere, there."""
+    choose("device", name, ("auto", "cpu", "cuda"))
+    if name == "cuda" and not elsewhere and not torch.cuda.is_available():
+        raise ValueError("expected a device that is there, got cuda where torch finds no GPU; use --device cpu")
 
 
 def make_engine(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from squareloss.lab.names import choose
 from squareloss.lab.runs import Study
-from squareloss.lab.studies.names import choose
 
 # name -> "module:attribute" of a study; a module is imported only when it is asked for
 STUDIES: dict[str, str] = {

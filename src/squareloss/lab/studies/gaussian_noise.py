@@ -18,7 +18,11 @@ STUDY = ImageStudy(
     "gaussian_noise",
     "accuracy of image networks under Gaussian noise",
     tuple(replace(line, kinds=("clean",)) for line in LINES),
-    {"smoke": "seconds", "laptop": "some minutes on 2 cores", "paper": "nothing beside table1"},
+    {
+        "smoke": "seconds",
+        "laptop": "some minutes on 2 cores; needs CIFAR-10",
+        "paper": "nothing, in the folder (--out) of table1",
+    },
     columns=(
         Column("accuracy", "accuracy", "higher", percent=True),
         *(Column(f"noise_{std:g}", f"accuracy under noise {std:g}", "higher", percent=True) for std in NOISE),

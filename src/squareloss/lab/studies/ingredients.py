@@ -21,7 +21,7 @@ from squareloss import models
 from squareloss.codings import OneHot
 from squareloss.lab.data import NAMES, Dataset, load
 from squareloss.lab.data.dataset import SplitPlan, assemble
-from squareloss.lab.studies.names import choose
+from squareloss.lab.names import choose
 from squareloss.lab.training.recipes import RECIPES, Recipe
 from squareloss.losses import CrossEntropy, Focal, Loss, SoftmaxBrier, SquareLoss, Squentropy
 

@@ -10,6 +10,7 @@ import torch
 
 from squareloss.lab.data import Dataset
 from squareloss.lab.report.header import Column, Header
+from squareloss.lab.runs.execute import check_device
 from squareloss.lab.runs.facts import command
 from squareloss.lab.studies.compare import Compare
 from squareloss.lab.studies.ingredients import (
@@ -22,7 +23,6 @@ from squareloss.lab.studies.ingredients import (
     radii,
     split_losses,
 )
-from squareloss.lab.studies.names import choose
 
 # square loss with a temperature is among them: on easy data its own probabilities are too timid, which a temperature mends
 DEFAULT_LOSSES = "ce,ce+temperature,simplex,simplex+temperature"
@@ -68,11 +68,9 @@ def plan(
     }.items():
         if value is not None and value < 1:
             raise ValueError(f"expected --{option} to be 1 or more, got {value}")
-    choose("device", device, ("auto", "cpu", "cuda"))
+    check_device(device)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     cuda = device.startswith("cuda")
-    if cuda and not torch.cuda.is_available():
-        raise ValueError("expected a device that is there, got cuda where torch finds no GPU; use --device cpu")
     seeds = (3 if quick else SEEDS) if seeds is None else seeds
     source = Source(data, target, size)
     sample = source.read(0)

@@ -18,7 +18,11 @@ STUDY = ImageStudy(
     "reliability",
     "calibration of image networks, as trained and after a temperature",
     tuple(replace(line, kinds=("clean",)) for line in LINES if line.network in ("resnet18", "resnet50")),
-    {"smoke": "seconds", "laptop": "some minutes on 2 cores", "paper": "nothing beside table1"},
+    {
+        "smoke": "seconds",
+        "laptop": "some minutes on 2 cores; needs CIFAR-10",
+        "paper": "nothing, in the folder (--out) of table1",
+    },
     columns=(*PROBABILITIES, Column("nll", "NLL", "lower", shared=False), Column("temperature", "temperature", digits=3)),
     readings=True,
 )

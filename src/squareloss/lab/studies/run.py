@@ -8,20 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import torch
 from rich.console import Console
 
 from squareloss.lab import report
+from squareloss.lab.names import choose
 from squareloss.lab.report import console as terminal
 from squareloss.lab.report.header import Header
 from squareloss.lab.runs import SCALES, Cell, Context, Job, Result, Store, Study
-from squareloss.lab.runs.execute import execute
+from squareloss.lab.runs.execute import ENGINES, check_device, check_engine, execute
 from squareloss.lab.runs.facts import command, cores
 from squareloss.lab.runs.live import watch
 from squareloss.lab.studies import STUDIES, get
-from squareloss.lab.studies.names import choose
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,12 @@ class Options:
 
 def carry_out(study: Study, scale: str, seeds: Sequence[int], header: Header, folder: Path, options: Options) -> int:
     """Run a study into a folder, print and write its report; returns how many jobs failed."""
+    device = None if options.device == "auto" else options.device
+    _check(options, device)
     console = Console()
     store = Store(folder)
     header.write(store)
     terminal.introduce(header, console)
-    device = None if options.device == "auto" else options.device
     outcome = execute(
         study, scale, seeds, store, _engine(options, device), force=options.force, workers=options.workers,
         address=options.address, device=device, progress=watch(options.quiet, options.tensorboard),
@@ -57,6 +59,14 @@ def carry_out(study: Study, scale: str, seeds: Sequence[int], header: Header, fo
     terminal.conclude(mine, console)
     console.print(f"\nreport: {os.path.relpath(path)}", markup=False, highlight=False, soft_wrap=True)
     return len(outcome.failures)
+
+
+def _check(options: Options, device: str | None) -> None:
+    """Raise for what can't be, before anything is written."""
+    choose("engine", options.engine, ("auto", *ENGINES))
+    engine = _engine(options, device)
+    check_engine(engine, options.workers, options.address)
+    check_device(options.device, elsewhere=engine == "ray")
 
 
 def _engine(options: Options, device: str | None) -> str:
@@ -161,13 +171,24 @@ def with_settings(study: Study, settings: Sequence[str]) -> Study:
     return replace(study, **values) if values else study  # type: ignore[type-var]
 
 
-def listing() -> str:
-    """All studies, what they are about, what each scale costs and what can be set."""
-    lines = []
+def listing(width: int = 100) -> str:
+    """All studies, what they are about, what each scale costs and what can be set, in lines of that width."""
+    lines = ["squareloss reproduce NAME --scale smoke|laptop|paper (smoke: seconds)", ""]
+    settings: dict[str, list[str]] = {}
     for name in STUDIES:
         study = get(name)
-        lines.append(f"{name:<20} {study.summary}")
-        lines += [f"{'':<20}   {scale}: {cost}" for scale, cost in study.cost.items()]
-        options: Mapping[str, str] = getattr(study, "options", {})
-        lines += [f"{'':<20}   --set {option}={getattr(study, option)}: {told}" for option, told in options.items()]
-    return "\n".join(lines) or "no studies yet"
+        costs = [f"{scale}: {cost}" for scale, cost in study.cost.items() if (scale, cost) != ("smoke", "seconds")]
+        lines += _beside(name, [study.summary, *costs], width)
+        for option, told in getattr(study, "options", {}).items():
+            settings.setdefault(f"--set {option}={getattr(study, option)}: {told}", []).append(name)
+    for setting, names in settings.items():
+        lines += ["", *wrap(setting, width, subsequent_indent="    ")]
+        lines += wrap(f"in {', '.join(names)}", width, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def _beside(name: str, texts: Sequence[str], width: int) -> list[str]:
+    """A name, and texts in the column to its right; what goes on over a line is indented."""
+    column = 21
+    lines = [line for i, text in enumerate(texts) for line in wrap(text, width - column, subsequent_indent="  " if i else "")]
+    return [f"{name if not i else '':<{column}}{line}" for i, line in enumerate(lines)]

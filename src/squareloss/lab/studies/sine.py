@@ -23,10 +23,10 @@ from torch import Tensor
 
 from squareloss.lab.data.replications import Split, sine_split
 from squareloss.lab.data.synthetic import READINGS, sine_eta
+from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack
 from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies.boundary import lattice
-from squareloss.lab.studies.names import choose
 from squareloss.lab.studies.one_output import LOSSES, other_readings, probabilities, temperatures
 from squareloss.lab.studies.replicated import PENALTIES, Trained, rounded, trained
 

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from squareloss.lab.data.replications import Split, spirals_split
+from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack_lines
 from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies import boundary
-from squareloss.lab.studies.names import choose
 from squareloss.lab.studies.one_output import LOSSES
 from squareloss.lab.studies.replicated import PENALTIES, Trained, rounded, trained
 

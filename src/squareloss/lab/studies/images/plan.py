@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from squareloss.codings import OneHot, Simplex
+from squareloss.lab.names import choose
 from squareloss.lab.runs import Cell
-from squareloss.lab.studies.names import choose
 from squareloss.lab.training.recipes import FAST, PAPER, PAPER_128, Adversary, Recipe
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 

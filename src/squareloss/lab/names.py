@@ -6,6 +6,13 @@ import difflib
 from collections.abc import Iterable
 
 
+def nearest(name: str, available: Iterable[str]) -> str:
+    """The end of a message, "; did you mean 'simplex'?", if one of the names is near; else nothing."""
+    by_lower = {known.lower().replace("-", "_"): known for known in available}
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, 1, 0.5)
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
 def choose(kind: str, name: str, available: Iterable[str], also: str = "") -> str:
     """`name` if it is one of `available`; else ValueError with all of them and the nearest match.
 
@@ -18,8 +25,5 @@ def choose(kind: str, name: str, available: Iterable[str], also: str = "") -> st
     names = list(available)
     if name in names:
         return name
-    by_lower = {known.lower().replace("-", "_"): known for known in names}
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, 1, 0.5)
-    hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
     listed = ", ".join(names) or "none"
-    raise ValueError(f"Unknown {kind} {name!r}. Available: {listed}{f', or {also}' if also else ''}{hint}")
+    raise ValueError(f"Unknown {kind} {name!r}. Available: {listed}{f', or {also}' if also else ''}{nearest(name, names)}")
