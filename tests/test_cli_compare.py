@@ -176,6 +176,15 @@ def test_the_list_of_studies_fits_and_says_a_setting_once(invoke, monkeypatch):
     assert max(map(len, run.listing(60).splitlines())) <= 70  # the first line says how to call them
 
 
+def test_ctrl_c_ends_with_what_is_kept(invoke, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "listing", stop)
+    result = invoke("reproduce", "list")
+    assert result.exit_code == 130 and "What is done is kept; the same command goes on." in result.output
+
+
 def test_help_shows_patterns_as_they_are_typed(invoke):
     assert "resnet18-*,*-clean" in invoke("reproduce", "--help").output
 

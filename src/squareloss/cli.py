@@ -6,11 +6,26 @@ import shutil
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+
+class Commands(TyperGroup):
+    """The commands; Ctrl-C ends each with a line on what is kept. Typer itself would end without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run one."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("squareloss: stopped. What is done is kept; the same command goes on.", err=True)
+            raise typer.Exit(130) from None
+
 
 app = typer.Typer(
+    cls=Commands,
     help="Train classifiers with square loss, and know what they do.",
     no_args_is_help=True,
     add_completion=False,
@@ -291,9 +306,6 @@ def main() -> None:
     except (ValueError, OSError) as error:
         typer.echo(f"squareloss: {error}", err=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("squareloss: stopped. What is done is kept; the same command goes on.", err=True)
-        sys.exit(130)
 
 
 if __name__ == "__main__":
