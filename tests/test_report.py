@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from squareloss.lab.report.header import Claim, Column, Header, read
 from squareloss.lab.report.rows import columns_of, difference, rows_of
 from squareloss.lab.report.statistics import Summary, agreement, bootstrapped, paired, summarise
 from squareloss.lab.report.svg import Plot, ticks
-from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.report.tables import Entry, Table, matrix, places
 from squareloss.lab.report.views import View
 from squareloss.lab.report.words import cautions, in_short, judge, like_with_like, summary, verdicts
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
@@ -531,6 +533,70 @@ def test_it_prints(opened, tmp_path):
     assert (tmp_path / "page.pdf").stat().st_size > 10_000
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+RESULTS = sorted(path.parent for path in (Path(__file__).parents[1] / "results").glob("*/*/*.json"))
+
+CROWDED = """() => [...document.querySelectorAll('svg.plot')].flatMap(plot => {
+  const frame = plot.getBoundingClientRect();
+  const named = [...plot.querySelectorAll('text')].filter(t => t.textContent);
+  const texts = named.map(t => [t.textContent, t.getBoundingClientRect()]);
+  const apart = (a, b) => a.left > b.right - 1 || b.left > a.right - 1 || a.top > b.bottom - 2 || b.top > a.bottom - 2;
+  const inside = a => a.left >= frame.left - 1 && a.right <= frame.right + 1 && a.bottom <= frame.bottom + 1;
+  return texts.flatMap(([name, a], i) => [
+    ...(inside(a) ? [] : [name + ' leaves the plot']),
+    ...texts.slice(0, i).filter(([, b]) => !apart(a, b)).map(([other]) => name + ' covers ' + other)]);
+})"""
+
+
+@pytest.mark.parametrize("folder", RESULTS, ids=lambda folder: folder.name)
+def test_pages_of_the_studies_are_legible(browser, tmp_path, folder):
+    shutil.copytree(folder, tmp_path / "results")
+    path, complaints = write(tmp_path / "results"), []
+    for width in (1280, 390):
+        page = browser.new_context(viewport={"width": width, "height": 800}).new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(CROWDED) == []
+        page.context.close()
+    assert complaints == []
+
+
+def test_long_lists_are_folded_and_printed(browser, tmp_path):
+    store = Store(tmp_path)
+    for i in range(14):
+        store.write("study", Result(Job(Cell(f"cell{i}", {"task": "t", "i": i, "replications": 3 + i % 2}), 0), {"x": 1.0}))
+    page = browser.new_context().new_page()
+    page.goto(write(tmp_path).as_uri())
+    assert "3 to 4 in a job" in page.locator("dl").inner_text()
+    jobs = page.locator("details table")
+    assert not jobs.is_visible()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert jobs.is_visible() and jobs.locator("tbody tr").count() == 14
+
+
+def test_what_was_run_where_in_the_order_of_the_study(filled):
+    store, header = filled
+    (report,) = gather(store.folder)
+    order = [row[0].text for row in report.details[1].rows]
+    assert order == list(header.hashes) and " on " not in report.details[1].rows[0][1].text
+    first, *others = report.records
+    moved = [replace(first, hardware={**first.hardware, "cpu": "another"}), *others]
+    table, where = matrix(moved, header), places(moved)
+    marks = {row[0].text: [entry.text.rpartition(" ")[2] for entry in row[1:]] for row in table.rows}
+    assert (
+        marks[first.cell][sorted(header.seeds).index(first.seed)] == "1"
+        and sum(m == "1" for ms in marks.values() for m in ms) == 1
+    )
+    assert [row[0].text.partition(":")[0] for row in where.rows] == ["1", "2"]
+
+
+def test_sentences_may_break_and_numbers_may_not():
+    numbers = Table("t", ["a"], [[Entry("0.0272 (0.0118) [-0.0098, +0.0093]")]])
+    words = Table("t", ["a"], [[Entry("0.0272 (0.0118) against 0.0275 (0.0088), difference -0.0003")]])
+    assert words.wordy and not numbers.wordy
 
 
 def test_infinite_values_have_no_interval_and_break_nothing():

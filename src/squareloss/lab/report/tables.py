@@ -11,6 +11,8 @@ from squareloss.lab.report.rows import Row, columns_of
 from squareloss.lab.report.words import BETTER, WORSE, against_paper, judge, like_with_like, verdicts
 from squareloss.lab.runs.store import Record
 
+_LONG = 45  # characters: more is a sentence, not a number with its interval
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -29,6 +31,11 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Entry]]
     caption: str = ""
+
+    @property
+    def wordy(self) -> bool:
+        """Whether some entry is a sentence, which may take several lines; numbers stay on one."""
+        return any(len(entry.text) > _LONG for row in self.rows for entry in row)
 
 
 def results(rows: Sequence[Row], header: Header, columns: Sequence[Column] | None = None) -> Table:
@@ -142,10 +149,12 @@ def rates(rows: Sequence[Row]) -> Table:
     return Table("Learning rates", ["loss", "learning rate", "validation accuracy (%)", "chosen", "diverged"], body)
 
 
-def matrix(records: Sequence[Record]) -> Table:
-    """What was run: seconds of each cell and seed, and whether it ended well."""
+def matrix(records: Sequence[Record], header: Header) -> Table:
+    """What was run: seconds of each cell and seed, where if there are several machines, and whether it ended well."""
     seeds = sorted({record.seed for record in records})
-    cells = list(dict.fromkeys(record.cell for record in records))
+    order = {cell: i for i, cell in enumerate(header.hashes)}
+    cells = sorted({record.cell: None for record in records}, key=lambda cell: order.get(cell, len(order)))
+    machines = _machines(records)
     by_place = {(record.cell, record.seed): record for record in records}
     body = []
     for cell in cells:
@@ -156,6 +165,7 @@ def matrix(records: Sequence[Record]) -> Table:
                 entries.append(Entry("not run", None, "missing"))
             else:
                 word = "" if record.status == "done" else f" {record.status}"
+                word += f" on {machines[_machine(record)]}" if len(machines) > 1 else ""
                 entries.append(Entry(f"{record.seconds:.1f} s{word}", record.seconds, record.status))
         body.append(entries)
     return Table(
@@ -169,17 +179,28 @@ def matrix(records: Sequence[Record]) -> Table:
 def places(records: Sequence[Record]) -> Table:
     """Where it was run: machines, versions, how many jobs and hours each."""
     found: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    numbers = _machines(records)
+    named = {machine: f"{i}: {machine}" if len(numbers) > 1 else machine for machine, i in numbers.items()}
     for record in records:
-        hardware = record.hardware
-        machine = f"{hardware.get('gpu') or hardware.get('cpu', '?')}, {hardware.get('cores', '?')} cores"
+        machine = _machine(record)
         versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
         found[machine, versions, (record.commit or "")[:12]].append(record)
     body = [
         [
-            Entry(machine), Entry(versions), Entry(commit or "–"), Entry(str(len(mine)), len(mine)),
+            Entry(named[machine]), Entry(versions), Entry(commit or "–"), Entry(str(len(mine)), len(mine)),
             Entry(f"{sum(r.seconds for r in mine):.0f} s", sum(r.seconds for r in mine)),
             Entry(f"{min(r.date for r in mine)} to {max(r.date for r in mine)}", min(r.date for r in mine)),
         ]
         for (machine, versions, commit), mine in found.items()
     ]  # fmt: skip
     return Table("Where", ["machine", "versions", "commit", "jobs", "time", "when"], body)
+
+
+def _machine(record: Record) -> str:
+    hardware = record.hardware
+    return f"{hardware.get('gpu') or hardware.get('cpu', '?')}, {hardware.get('cores', '?')} cores"
+
+
+def _machines(records: Sequence[Record]) -> dict[str, int]:
+    """The machines, numbered from 1."""
+    return {machine: i for i, machine in enumerate(dict.fromkeys(map(_machine, records)), 1)}

@@ -47,7 +47,15 @@ class StudyReport:
     @property
     def details(self) -> list[Table]:
         """Those on how the results came about."""
-        return [t for t in (tables.rates(self.rows), tables.matrix(self.records), tables.places(self.records)) if t.rows]
+        found = (tables.rates(self.rows), tables.matrix(self.records, self.header), tables.places(self.records))
+        return [table for table in found if table.rows]
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Names and values that describe the setting: the header's, and the replications inside a job."""
+        counts = sorted({record.spec["replications"] for record in self.records if "replications" in record.spec})
+        told = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}" if counts else ""
+        return [*self.header.facts, *([("replications", f"{told} in a job")] if told else [])]
 
     @property
     def figures(self) -> list[Figure]:

@@ -46,7 +46,7 @@ def lattice() -> tuple[Array, Array]:
 def heat(field: Array, title: str, top: float = 1.0) -> str:
     """A field on [-1, 1]^2, dark at 0 and light at `top`."""
     edge = [(-1.0, "-1"), (0.0, "0"), (1.0, "1")]
-    plot = Plot("", "", (-1, 1), (-1, 1), title, 300, 288, x_ticks=edge, y_ticks=edge)
+    plot = Plot("", "", (-1, 1), (-1, 1), title, 308, 288, x_ticks=edge, y_ticks=edge)
     fine = np.kron(field[::-1] / top, np.ones((4, 4)))  # larger, so that browsers need not smooth it away
     plot.image(png(shade(fine)))
     return plot.svg()

@@ -221,7 +221,7 @@ def boundary_plot(
 ) -> str:
     """One panel."""
     edge = [(-1.0, "-1"), (0.0, "0"), (1.0, "1")]
-    plot = Plot("", "", (-SHOWN, SHOWN), (-SHOWN, SHOWN), title, 300, 288, x_ticks=edge, y_ticks=edge)
+    plot = Plot("", "", (-SHOWN, SHOWN), (-SHOWN, SHOWN), title, 308, 288, x_ticks=edge, y_ticks=edge)
     for klass in (0, 1):
         plot.dots([(float(a), float(b)) for a, b in x[y == klass]], klass, 3.4)
     for line in lines:
