@@ -97,6 +97,52 @@ def train_fast() -> str:
     return table(["loss", "test accuracy, %", "s of training", "seeds"], rows) + f"\n\n{_machine(data)}"
 
 
+def swap() -> str:
+    """Losses at the learning rate that was tuned for cross-entropy."""
+    return _swap(lambda row: _percent(row["accuracy"]), last="learning rate")
+
+
+def swap_best() -> str:
+    """Losses at the learning rate that is best for each, on validation data."""
+    best = lambda by_rate: "{1:.1f} at {0}".format(*max(by_rate.items(), key=lambda item: item[1])) if by_rate else "diverged"
+    return _swap(lambda row: best(row["validation_by_rate"]))
+
+
+def _swap(cell: Callable[[Any], str], last: str = "") -> str:
+    data = read("benchmarks/swap")
+    if data is None:
+        return ""
+    tasks = list(dict.fromkeys(row["data"] for row in data["rows"]))
+    found = {(row["loss"], row["data"]): row for row in data["rows"]}
+    losses = dict.fromkeys(row["loss"] for row in data["rows"])
+    rows = [[f"`{loss}`", *(cell(found[loss, task]) for task in tasks)] for loss in losses]
+    if last:
+        rows.append([last, *(f"{found['cross-entropy', task]['rate']:g}" for task in tasks)])
+    head = ["", *("digits" if task == "digits" else f"K = {task}" for task in tasks)]
+    return table(head, rows) + f"\n\n{_machine(data)}"
+
+
+def _percent(found: Any) -> str:
+    if found is None:
+        return "diverged"
+    return f"{found['mean']:.1f}" + (f" ({found['std']:.1f})" if found["n"] > 1 else "")
+
+
+def estimator() -> str:
+    """The scikit-learn estimator beside scikit-learn's."""
+    data = read("benchmarks/estimator")
+    if data is None:
+        return ""
+    rows = [
+        [row["data"], " x ".join(map(str, row["hidden"])), row["contender"], f"{row['seconds']['median']:.2f}",
+         f"{row['slower']['median']:.1f}", f"{100 * row['accuracy']['mean']:.2f}", f"{row['ece']['mean']:.4f}",
+         f"{row['brier']['mean']:.4f}"]
+        for row in data["rows"]
+    ]  # fmt: skip
+    head = ["data", "hidden", "", "s of fit", "times ours", "accuracy, %", "ECE", "Brier"]
+    return table(head, rows) + f"\n\n{_machine(data)}, {data['threads']} threads"
+
+
 def _machine(data: Any) -> str:
     machine = data["machine"]
     return f"{machine['gpu'] or machine['cpu']}, torch {machine['torch']}, `{data['command']}`"
@@ -108,6 +154,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "train-images": train_images,
     "train-stacked": train_stacked,
     "train-fast": train_fast,
+    "swap": swap,
+    "swap-best": swap_best,
+    "estimator": estimator,
 }
 
 
