@@ -290,8 +290,12 @@ def test_device_and_workers_fit_the_machine(monkeypatch):
 # ---- several processes, and processes that are killed ------------------------------------------------------------------
 
 
-def main(folder, cells, seconds, engine):
+def main(folder, cells, seconds, engine, ctrl_c=True):
     """What the processes below do: as the command line would."""
+    if ctrl_c:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background, where it is ignored
+    else:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         outcome = execute(Toy(Path(folder, "log.txt"), int(cells), float(seconds)), "smoke", [0], Path(folder, "r"), engine)
     except KeyboardInterrupt:
@@ -299,8 +303,8 @@ def main(folder, cells, seconds, engine):
     sys.exit(1 if outcome.failures else 0)
 
 
-def start(folder, cells, seconds, engine="local"):
-    code = f"import test_runs; test_runs.main({str(folder)!r}, {cells}, {seconds}, {engine!r})"
+def start(folder, cells, seconds, engine="local", ctrl_c=True):
+    code = f"import test_runs; test_runs.main({str(folder)!r}, {cells}, {seconds}, {engine!r}, {ctrl_c})"
     return subprocess.Popen([sys.executable, "-c", code], cwd=HERE, stderr=subprocess.PIPE, text=True)
 
 
@@ -365,6 +369,17 @@ def test_ctrl_c_and_sigterm_end_the_command_with_130(toy, tmp_path, engine, sign
     process.stderr.close()
     assert 2 <= len(finished(tmp_path)) < 100 and list((tmp_path / "r" / ".leases").iterdir()) == []
     assert len(Store(tmp_path / "r").records()) == len(finished(tmp_path)), "all of them whole"
+
+
+@pytest.mark.parametrize("engine", ["local", "processes"])
+def test_sigterm_ends_a_command_in_the_background_too(toy, tmp_path, engine):
+    """A shell's background jobs ignore Ctrl-C; SIGTERM is what ends them, and it must not be turned into what they ignore."""
+    process = start(tmp_path, 100, 0.1, engine, ctrl_c=False)
+    wait_for(lambda: len(finished(tmp_path)) >= 2)
+    process.send_signal(signal.SIGTERM)
+    status = process.wait(30)
+    process.stderr.close()
+    assert status == 130 and len(finished(tmp_path)) < 100 and list((tmp_path / "r" / ".leases").iterdir()) == []
 
 
 def test_workers_die_with_the_process_that_started_them(toy, tmp_path):

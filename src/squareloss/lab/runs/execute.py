@@ -118,6 +118,8 @@ def sigterm_as_interrupt() -> Iterator[None]:
         return
 
     def handler(signum: int, frame: FrameType | None) -> None:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell started it in the background: Ctrl-C is not for it
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     previous = signal.signal(signal.SIGTERM, handler)
