@@ -1,9 +1,8 @@
-"""report: statistics against SciPy, words that follow the numbers, and a page that stands alone."""
+"""report: words that follow the numbers, and a page that stands alone."""
 
 import csv
 import io
 import json
-import math
 import re
 import shutil
 import subprocess
@@ -16,14 +15,12 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from scipy import stats
 
 from squareloss.lab.report import gather, write
 from squareloss.lab.report.console import conclude, put
 from squareloss.lab.report.figures import figures
 from squareloss.lab.report.header import Claim, Column, Header, read
 from squareloss.lab.report.rows import columns_of, difference, rows_of
-from squareloss.lab.report.statistics import Summary, agreement, bootstrapped, paired, summarise
 from squareloss.lab.report.svg import Plot, ticks
 from squareloss.lab.report.tables import Entry, Table, matrix, places
 from squareloss.lab.report.views import View
@@ -31,58 +28,6 @@ from squareloss.lab.report.words import cautions, in_short, judge, like_with_lik
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-# --- statistics
-
-
-def test_paired_interval_is_that_of_the_paired_t_test():
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(1, 1, 6), rng.normal(0, 1, 6)
-    found = paired(dict(enumerate(a)), dict(enumerate(b)))
-    expected = stats.ttest_rel(a, b).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    assert found.value == pytest.approx((a - b).mean())
-
-
-def test_only_seeds_that_both_have_are_paired():
-    found = paired({0: 1.0, 1: 2.0, 5: 9.0}, {1: 1.5, 0: 0.0, 7: 4.0})
-    assert found.value == pytest.approx(0.75) and found.how == "2 seeds, paired"
-    assert paired({0: 1.0}, {1: 1.0}) is None
-    assert paired({0: 1.0}, {0: 3.0}).low is None
-
-
-def test_overlapping_training_sets_widen_the_interval():
-    """Repeated splits of one sample: the plain interval misses the truth too often, the widened one does not."""
-    rng = np.random.default_rng(1)
-    misses = {0.0: 0, 0.25: 0}
-    for _ in range(400):
-        sample = rng.normal(0, 1, 100)  # differences of two methods on each sample; the truth is 0
-        splits = {seed: float(rng.permutation(sample)[:20].mean()) for seed in range(10)}
-        shared = sample.mean() * 2  # both also depend on what they were trained on, which the splits share
-        differences = {seed: value + shared for seed, value in splits.items()}
-        for overlap in misses:
-            misses[overlap] += paired(differences, dict.fromkeys(differences, 0.0), overlap).sign != 0
-    assert misses[0.25] < misses[0.0] / 1.5
-    plain, wide = (paired({0: 1.0, 1: 2.0, 2: 4.0}, {0: 0.0, 1: 0.0, 2: 0.0}, o) for o in (0.0, 1 / 3))
-    assert (wide.high - wide.low) / (plain.high - plain.low) == pytest.approx(math.sqrt(2))
-
-
-def test_bootstrap_interval_is_the_basic_one():
-    a, b = np.linspace(0.5, 0.9, 201), np.zeros(201)
-    found = bootstrapped(0.8, 0.0, a, b)
-    assert (found.low, found.high) == pytest.approx((1.6 - np.quantile(a, 0.975), 1.6 - np.quantile(a, 0.025)))
-    assert bootstrapped(0.8, 0.0, [math.inf], [0.0]).low is None
-
-
-def test_summary_and_agreement():
-    assert summarise([]) == Summary(None, None, 0)
-    assert summarise([2.0]) == Summary(2.0, None, 1)
-    found = summarise([1.0, 2.0, 3.0])
-    assert (found.mean, found.std, found.error) == pytest.approx((2, 1, 1 / math.sqrt(3)))
-    assert agreement(found, [3.1, None, None]) and not agreement(found, [3.2, None, None])
-    assert agreement(found, [3.2, 1.0, 3])  # the paper's own error counts
-    assert agreement(summarise([1.0]), [1.0, None, None]) is None
 
 
 # --- records to look at
@@ -597,12 +542,3 @@ def test_sentences_may_break_and_numbers_may_not():
     numbers = Table("t", ["a"], [[Entry("0.0272 (0.0118) [-0.0098, +0.0093]")]])
     words = Table("t", ["a"], [[Entry("0.0272 (0.0118) against 0.0275 (0.0088), difference -0.0003")]])
     assert words.wordy and not numbers.wordy
-
-
-def test_infinite_values_have_no_interval_and_break_nothing():
-    inf = float("inf")
-    assert summarise([inf, inf]) == Summary(inf, None, 2)
-    told = paired({0: inf, 1: 2.0}, {0: inf, 1: 1.0})
-    assert told.low is None and told.sign == 0 and told.value != told.value
-    drawn = bootstrapped(2.0, 1.0, [2.0, inf, 2.0], [1.0, inf, 1.0])
-    assert (drawn.low, drawn.high) == (1.0, 1.0)
