@@ -202,6 +202,39 @@ def test_ctrl_c_leaves_what_is_finished_and_no_lease(toy, tmp_path):
     assert execute(toy(), "smoke", [0], tmp_path / "r").new == 2
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that were open just then
+def test_ctrl_c_may_come_anywhere(toy, tmp_path):
+    """Before every single line of `lab/runs`: no lease and no half a file stays, and what is recorded is whole."""
+    package, left, hit = str(Path(schedule.__file__).parent), [0], []
+
+    def trace(frame, event, argument):
+        if not frame.f_code.co_filename.startswith(package):
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                hit.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    for line in range(1, 10_000):
+        left[0], folder, previous = line, tmp_path / str(line), signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.settrace(trace)
+        try:
+            execute(toy(cells_=1), "smoke", [0], folder)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+            signal.signal(signal.SIGINT, previous)
+        if left[0] > 0:  # the run was over before
+            break
+        files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+        assert all(name.endswith("seed0.json") for name in files), f"{files} after Ctrl-C at {hit[-1]}"
+        assert len(Store(folder).records()) == len(files)
+    assert len(set(hit)) > 100 and left[0] > 0
+
+
 class Failing(Store):
     """A store whose disk is full after two results."""
 
@@ -291,7 +324,9 @@ def test_device_and_workers_fit_the_machine(monkeypatch):
 
 
 def main(folder, cells, seconds, engine, ctrl_c=True):
-    """What the processes below do: as the command line would."""
+    """What the processes below do: as the command line would. If there is a file `hold`, they wait until it is gone."""
+    Path(folder, f"ready-{os.getpid()}").touch()
+    wait_for(lambda: not Path(folder, "hold").exists())
     if ctrl_c:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run in the background, where it is ignored
     else:
@@ -320,7 +355,10 @@ def finished(folder):
 
 
 def test_two_processes_share_the_work(toy, tmp_path):
+    (tmp_path / "hold").touch()
     both = [start(tmp_path, 30, 0.05) for _ in range(2)]
+    wait_for(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
+    (tmp_path / "hold").unlink()
     assert [process.wait(60) for process in both] == [0, 0], [process.stderr.read() for process in both]
     for process in both:
         process.stderr.close()

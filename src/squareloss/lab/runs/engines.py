@@ -224,13 +224,12 @@ class _Worker:
             self.closed = True
 
     def stop(self) -> None:
-        self.pipe.close()
-        if self.task is None or not self.process.is_alive():
-            return
-        if self.begun and os.name == "posix":
-            os.kill(self.process.pid or 0, signal.SIGINT)  # as Ctrl-C does: a training loop saves its checkpoint and stops
-        else:
-            self.process.kill()
+        if self.task is not None and self.process.is_alive():
+            if self.begun and os.name == "posix":
+                os.kill(self.process.pid or 0, signal.SIGINT)  # as Ctrl-C does: a training loop saves its checkpoint and stops
+            else:
+                self.process.kill()
+        self.pipe.close()  # after the signal: a worker whose pipe is closed leaves, and would hear it on its way out
 
     def end(self, deadline: float) -> None:
         self.process.join(max(0.0, deadline - time.monotonic()))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import torch
 
 from squareloss.lab.names import choose
 from squareloss.lab.runs.engines import Engine, Event, Local, Processes, Work, default_workers
+from squareloss.lab.runs.interrupts import sigterm_as_interrupt
 from squareloss.lab.runs.leases import Leases
 from squareloss.lab.runs.live import Listener
 from squareloss.lab.runs.ray_engine import Ray
@@ -108,22 +105,3 @@ def make_engine(
 def _needs(study: Study, scale: str) -> tuple[float, float]:
     cells = study.cells(scale)
     return max(cell.cpus for cell in cells), max(cell.gpus for cell in cells)
-
-
-@contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM, by which Slurm and Kubernetes end a job, do what Ctrl-C does: checkpoints are saved, leases given back."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handler(signum: int, frame: FrameType | None) -> None:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell started it in the background: Ctrl-C is not for it
-            raise KeyboardInterrupt
-        signal.raise_signal(signal.SIGINT)
-
-    previous = signal.signal(signal.SIGTERM, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from squareloss.lab.runs.interrupts import whole
 from squareloss.lab.runs.store import explained
 
 HEARTBEAT = 10.0  # seconds between two touches
@@ -47,12 +48,14 @@ class Leases:
         self._thread.start()
         return self
 
+    @whole()
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
         for key in list(self.held):
             self.release(key)
 
+    @whole()
     def acquire(self, key: str) -> bool:
         """Try to get the lease of a job. Look afterwards whether the job has been done meanwhile by whoever held it before."""
         current = self._current(key)
@@ -60,26 +63,24 @@ class Leases:
         if current is not None and (content is None or self._valid(current, content)):
             return False
         path = self.folder / f"{key}.{0 if current is None else _number(current) + 1}"
-        self.held[key] = path  # first: an interrupt right after the file is made must not leave it behind
         if not _create(path, json.dumps(self._me).encode()):
-            del self.held[key]
             return False
         if current is not None and _content(current) != content:
             # the void one was taken over, given back and perhaps taken anew since we looked: ours is built on sand
             path.unlink(missing_ok=True)
-            del self.held[key]
             return False
+        self.held[key] = path
         return True
 
+    @whole()
     def release(self, key: str) -> None:
         """Give a lease back."""
-        mine = self.held.get(key)
+        mine = self.held.pop(key, None)
         if mine is not None and self._ours(mine):
             # the void ones below go first: were ours gone before them, it could be made again by someone who saw them long ago
             for path in sorted(self._all(key), key=_number):
                 if _number(path) <= _number(mine):
                     path.unlink(missing_ok=True)
-        self.held.pop(key, None)  # last: an interrupt on the way leaves it to `__exit__`
 
     def mine(self, key: str) -> bool:
         """Whether a lease is still ours: a machine that slept longer than `expiry` may have lost it."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from squareloss.lab.runs import facts
 from squareloss.lab.runs.engines import Engine, Event, Report, Task
+from squareloss.lab.runs.interrupts import whole
 from squareloss.lab.runs.leases import Leases
 from squareloss.lab.runs.live import Listener
 from squareloss.lab.runs.store import Damaged, Store, encode
@@ -108,12 +109,14 @@ class Schedule:
                 self.todo.extend([job] for job in self.waiting)
                 self.waiting = []
             while self.todo and engine.free():
-                self._start(self.todo.popleft())
+                with whole():
+                    self._start(self.todo.popleft())
             if engine.busy():
                 engine.poll(_POLL)
             elif self.waiting and not self.todo:
                 self._wait(_WAIT)
 
+    @whole()
     def on_event(self, event: Event) -> None:
         """Hear from the engine."""
         jobs = self.running[event.task]
