@@ -375,7 +375,7 @@ def content(path):
 
 def test_kill_9_and_the_same_command_again(toy, tmp_path):
     """Nothing done is redone, nothing is lost, and the end is that of a run nobody disturbed."""
-    process = start(tmp_path, 20, 0.1)
+    process = start(tmp_path, 20, 0.2)
     wait_for(lambda: len(finished(tmp_path)) >= 5)
     process.kill()
     process.wait()

@@ -129,7 +129,7 @@ torch.set_num_threads(1)
 from pathlib import Path
 from test_training import run, SMALL, loop
 import dataclasses
-slow = lambda epoch: time.sleep(0.15)
+slow = lambda epoch: time.sleep(0.5)
 one = run(recipe=dataclasses.replace(SMALL, epochs=8), path=Path({path!r}), save_every=1, on_epoch=slow)
 print("ready", flush=True)
 try:
