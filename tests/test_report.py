@@ -1,81 +1,27 @@
-"""report: words that follow the numbers, and a page that stands alone."""
+"""What a report says: rows, words that follow the numbers, tables in a terminal, CSV and LaTeX; not its page."""
 
 import csv
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
+from report_records import COLUMNS, fill, metrics
 from squareloss.lab.report import gather, write
 from squareloss.lab.report.console import conclude, put
-from squareloss.lab.report.figures import figures
-from squareloss.lab.report.header import Claim, Column, Header, read
+from squareloss.lab.report.header import Claim, Header, read
 from squareloss.lab.report.rows import columns_of, difference, rows_of
-from squareloss.lab.report.svg import Plot, ticks
 from squareloss.lab.report.tables import Entry, Table, matrix, places
 from squareloss.lab.report.views import View
 from squareloss.lab.report.words import cautions, in_short, judge, like_with_like, summary, verdicts
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-# --- records to look at
-
-
-def metrics(level, seed, reading_gain):
-    """A result like those of compare; `level` moves the accuracy, `reading_gain` the ECE that a temperature saves."""
-    rng = np.random.default_rng(100 * seed + 7)
-    wobble = float(rng.normal(0, 0.002))
-    accuracy, ece = level + wobble, 0.06 - (level - 0.9) + wobble / 2
-    bins = {"count": [0] * 10 + [5, 10, 20, 40, 125], "confidence": [0.0] * 10 + [0.7, 0.75, 0.83, 0.9, 0.97]}
-    bins["accuracy"] = [0.0] * 10 + [0.6, 0.8, 0.8, 0.95, 0.99]
-    return {
-        "accuracy": accuracy, "nll_temperature": 0.3 - level / 10, "temperature": 1.2, "temperature_fitted": True, "lr": 0.1,
-        "grid": [{"lr": lr, "accuracy": accuracy - abs(lr - 0.1), "nll": 0.2} for lr in (0.03, 0.1, 0.3)],
-        "robust_0.1": level - 0.4 + wobble,
-        "readings": {
-            "": {"ece": ece, "brier": 0.1 - level / 20, "reliability": bins},
-            "+temperature": {"ece": ece - reading_gain, "brier": 0.09 - level / 20, "reliability": bins},
-        },
-        "noise": {"std": [0.1, 0.2], "accuracy": [accuracy - 0.05, accuracy - 0.2]},
-        "attacks": {"norm": "linf", "eps": [0.05, 0.1], "points": 50, "clean": accuracy,
-                    "robust": {"ce": [0.8, 0.6], "margin": [0.82, 0.61], "worst case": [0.78, level - 0.4]}},
-        "curve": {"epoch": [1, 2, 3], "loss": [1.0, 0.5, 0.3], "train_accuracy": [0.6, 0.8, 0.95]},
-    }  # fmt: skip
-
-
-COLUMNS = [
-    Column("accuracy", "accuracy", "higher", percent=True),
-    Column("ece", "ECE", "lower", shared=False),
-    Column("brier", "Brier score", "lower", shared=False),
-    Column("outside", "eta outside [0, 1]", percent=True, shared=False),
-    Column("robust_0.1", "robust accuracy at 0.1", "higher", percent=True),
-]
-
-
-def fill(folder, seeds=(0, 1, 2), title="Which loss for digits?", **options):
-    store = Store(folder)
-    cells = {name: Cell(name, {"task": "test", "loss": name}) for name in ("ce", "simplex")}
-    for name, level, gain in (("ce", 0.93, 0.0), ("simplex", 0.95, 0.02)):
-        for seed in seeds:
-            store.write("compare", Result(Job(cells[name], seed), metrics(level, seed, gain), seconds=1.5 + seed))
-    rows, hashes = ["ce", "ce+temperature", "simplex", "simplex+temperature"], {name: c.hash() for name, c in cells.items()}
-    options |= {"facts": [("data", "digits")], "cut": ["3 seeds instead of 5"]}
-    command = "squareloss compare digits --quick"
-    header = Header("compare", title, command, list(seeds), rows, hashes, COLUMNS, "ce", **options)
-    header.write(store)
-    return store, header
 
 
 @pytest.fixture
@@ -201,115 +147,29 @@ def test_beside_the_paper(tmp_path):
     assert "square loss is more accurate" in text
 
 
-# --- figures
-
-
-def test_ticks_are_round_and_inside():
-    assert ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1]
-    assert ticks(0, 0.1) == [0, 0.02, 0.04, 0.06, 0.08, 0.1]
-    for low, high in ((0, 0.7843), (3, 97), (-0.3, 1), (0, 1e-4)):
-        found = ticks(low, high)
-        assert 2 <= len(found) <= 6 and low <= found[0] and found[-1] <= high * (1 + 1e-9)
-
-
-def test_points_land_where_they_belong():
-    plot = Plot("x", "y", (0, 2), (0, 1), width=200, height=100)
-    left, bottom = plot.at(0, 0)
-    right, top = plot.at(2, 1)
-    assert plot.at(1, 0.5) == ((left + right) / 2, (top + bottom) / 2)
-    assert plot.at(5, -3) == (right, bottom)  # beyond the axes: at their edge
-
-
-def test_figures_show_what_there_is(filled):
+def test_what_was_run_where_in_the_order_of_the_study(filled):
     store, header = filled
-    found = {figure.heading: figure for figure in figures(rows_of(store.records(), header), header)}
-    assert list(found) == ["Reliability", "Robustness", "Noise", "Training"]
-    assert [panel.heading for panel in found["Reliability"].panels] == list(header.rows)
-    assert [panel.heading for panel in found["Robustness"].panels] == [
-        "worst case",
-        "ce, by attack loss",
-        "simplex, by attack loss",
-    ]
-    assert {name for _, name, _ in found["Robustness"].panels[1].legend} == {"ce", "margin", "worst case"}
-    assert figures(rows_of([], header), header) == []
-
-
-def test_reliability_pools_the_seeds(tmp_path):
-    store = Store(tmp_path)
-    for seed, (count, accuracy) in enumerate([(10, 0.5), (30, 0.9)]):
-        bins = {"count": [0, count], "confidence": [0.0, 0.8], "accuracy": [0.0, accuracy]}
-        store.write("s", Result(Job(Cell("ce", {"task": "t"}), seed), {"reliability": bins}))
-    header = Header("s", "s")
-    (figure,) = figures(rows_of(store.records(), header), header)
-    assert "accuracy 0.800, 40 predictions" in figure.panels[0].svg
-
-
-def test_pictures_of_the_runs_are_embedded(tmp_path):
-    store = Store(tmp_path)
-    store.write(
-        "s", Result(Job(Cell("ce", {"task": "t"}), 0), {"error": 0.1}, artefacts={"boundary.png": b"\x89PNG not really"})
+    (report,) = gather(store.folder)
+    order = [row[0].text for row in report.details[1].rows]
+    assert order == list(header.hashes) and " on " not in report.details[1].rows[0][1].text
+    first, *others = report.records
+    moved = [replace(first, hardware={**first.hardware, "cpu": "another"}), *others]
+    table, where = matrix(moved, header), places(moved)
+    marks = {row[0].text: [entry.text.rpartition(" ")[2] for entry in row[1:]] for row in table.rows}
+    assert (
+        marks[first.cell][sorted(header.seeds).index(first.seed)] == "1"
+        and sum(m == "1" for ms in marks.values() for m in ms) == 1
     )
-    page = write(tmp_path).read_text()
-    assert 'src="data:image/png;base64,iVBORyBub3QgcmVhbGx5"' in page or 'src="data:image/png;base64,' in page
+    assert [row[0].text.partition(":")[0] for row in where.rows] == ["1", "2"]
+
+
+def test_sentences_may_break_and_numbers_may_not():
+    numbers = Table("t", ["a"], [[Entry("0.0272 (0.0118) [-0.0098, +0.0093]")]])
+    words = Table("t", ["a"], [[Entry("0.0272 (0.0118) against 0.0275 (0.0088), difference -0.0003")]])
+    assert words.wordy and not numbers.wordy
 
 
 # --- files
-
-
-class Page(HTMLParser):
-    """Collects what a page refers to, and whether its tags are balanced."""
-
-    VOID = ("meta", "link", "img", "line", "circle", "rect", "polyline", "polygon", "br")
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.refers, self.text = [], [], []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.refers += [value for name, value in attrs if name in ("src", "href", "data", "action")]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def test_the_page_stands_alone(filled):
-    store, _ = filled
-    path = write(store.folder)
-    assert path == store.folder / "report.html"
-    text = path.read_text()
-    page = Page(text)
-    assert all(value.startswith("data:") for value in page.refers)
-    assert not re.search(r"https?://|@import|url\(|fetch\(|XMLHttpRequest", text)
-    said = " ".join(page.text)
-    for part in (
-        "Which loss for digits?",
-        "3 seeds instead of 5",
-        "simplex+temperature",
-        "squareloss compare digits --quick",
-        "1.5 s",
-    ):
-        assert part in said
-    assert len(text) < 300_000
-
-
-def test_names_can_not_inject(tmp_path):
-    store, _ = fill(tmp_path, title="<script>alert(1)</script>")
-    text = write(store.folder).read_text()
-    assert "<script>alert" not in text and "&lt;script&gt;alert" in text
-
-
-def test_two_reports_of_the_same_results_are_equal(filled):
-    store, _ = filled
-    assert write(store.folder).read_bytes() == write(store.folder, output=store.folder / "again.html").read_bytes()
 
 
 def test_csv_has_every_scalar(filled):
@@ -404,141 +264,3 @@ def test_a_terminal_shows_the_first_tables_and_names_the_others(filled):
     conclude(report, console)
     text = console.file.getvalue()
     assert "row of 1" in text and "row of 2" not in text and "More tables in the report: table 2; table 3." in text
-
-
-# --- in a browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed: apt-get install chromium")
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def opened(browser, filled):
-    complaints, asked = [], []
-    path = write(filled[0].folder)
-
-    def open_page(width=1280, scheme="light"):
-        page = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800}).new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(path.as_uri())
-        return page
-
-    yield open_page
-    assert complaints == []
-    assert all(url.startswith(("file:", "data:")) for url in asked)
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
-def test_every_figure_is_visible_and_nothing_overflows(opened, width, scheme):
-    page = opened(width, scheme)
-    plots = page.locator("svg.plot")
-    assert plots.count() == 9
-    for i in range(plots.count()):
-        box = plots.nth(i).bounding_box()
-        assert plots.nth(i).is_visible() and box["width"] > 150 and box["height"] > 100
-        assert box["x"] >= 0 and box["x"] + box["width"] <= width
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    background, ink = page.evaluate("(s => [s.backgroundColor, s.color])(getComputedStyle(document.body))")
-    shade = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (background, ink)]
-    assert (shade[0] < shade[1]) == (scheme == "dark") and abs(shade[0] - shade[1]) > 400
-
-
-def test_tables_sort(opened):
-    page = opened()
-    table = page.locator("section", has=page.locator("h2", has_text="Differences")).locator("table")
-    place = 5  # the difference
-    column = lambda: [
-        float(v) for v in table.locator(f"tbody td:nth-child({place + 1})").evaluate_all("t => t.map(x => x.dataset.v)")
-    ]
-    head = table.locator("th").nth(place)
-    before = column()
-    head.locator("button").click()
-    assert column() == sorted(before) != before and head.get_attribute("aria-sort") == "ascending"
-    head.locator("button").press("Enter")
-    assert column() == sorted(before, reverse=True) and head.get_attribute("aria-sort") == "descending"
-    table.locator("th").nth(1).locator("button").click()
-    names = table.locator("tbody td:nth-child(2)").all_inner_texts()
-    assert names == sorted(names) and head.get_attribute("aria-sort") is None
-
-
-def test_it_prints(opened, tmp_path):
-    page = opened()
-    page.pdf(path=str(tmp_path / "page.pdf"))
-    assert (tmp_path / "page.pdf").stat().st_size > 10_000
-    page.emulate_media(media="print", color_scheme="dark")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-
-
-RESULTS = sorted(path.parent for path in (Path(__file__).parents[1] / "results").glob("*/*/*.json"))
-
-CROWDED = """() => [...document.querySelectorAll('svg.plot')].flatMap(plot => {
-  const frame = plot.getBoundingClientRect();
-  const named = [...plot.querySelectorAll('text')].filter(t => t.textContent);
-  const texts = named.map(t => [t.textContent, t.getBoundingClientRect()]);
-  const apart = (a, b) => a.left > b.right - 1 || b.left > a.right - 1 || a.top > b.bottom - 2 || b.top > a.bottom - 2;
-  const inside = a => a.left >= frame.left - 1 && a.right <= frame.right + 1 && a.bottom <= frame.bottom + 1;
-  return texts.flatMap(([name, a], i) => [
-    ...(inside(a) ? [] : [name + ' leaves the plot']),
-    ...texts.slice(0, i).filter(([, b]) => !apart(a, b)).map(([other]) => name + ' covers ' + other)]);
-})"""
-
-
-@pytest.mark.parametrize("folder", RESULTS, ids=lambda folder: folder.name)
-def test_pages_of_the_studies_are_legible(browser, tmp_path, folder):
-    shutil.copytree(folder, tmp_path / "results")
-    path, complaints = write(tmp_path / "results"), []
-    for width in (1280, 390):
-        page = browser.new_context(viewport={"width": width, "height": 800}).new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(path.as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.evaluate(CROWDED) == []
-        page.context.close()
-    assert complaints == []
-
-
-def test_long_lists_are_folded_and_printed(browser, tmp_path):
-    store = Store(tmp_path)
-    for i in range(14):
-        store.write("study", Result(Job(Cell(f"cell{i}", {"task": "t", "i": i, "replications": 3 + i % 2}), 0), {"x": 1.0}))
-    page = browser.new_context().new_page()
-    page.goto(write(tmp_path).as_uri())
-    assert "3 to 4 in a job" in page.locator("dl").inner_text()
-    jobs = page.locator("details table")
-    assert not jobs.is_visible()
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert jobs.is_visible() and jobs.locator("tbody tr").count() == 14
-
-
-def test_what_was_run_where_in_the_order_of_the_study(filled):
-    store, header = filled
-    (report,) = gather(store.folder)
-    order = [row[0].text for row in report.details[1].rows]
-    assert order == list(header.hashes) and " on " not in report.details[1].rows[0][1].text
-    first, *others = report.records
-    moved = [replace(first, hardware={**first.hardware, "cpu": "another"}), *others]
-    table, where = matrix(moved, header), places(moved)
-    marks = {row[0].text: [entry.text.rpartition(" ")[2] for entry in row[1:]] for row in table.rows}
-    assert (
-        marks[first.cell][sorted(header.seeds).index(first.seed)] == "1"
-        and sum(m == "1" for ms in marks.values() for m in ms) == 1
-    )
-    assert [row[0].text.partition(":")[0] for row in where.rows] == ["1", "2"]
-
-
-def test_sentences_may_break_and_numbers_may_not():
-    numbers = Table("t", ["a"], [[Entry("0.0272 (0.0118) [-0.0098, +0.0093]")]])
-    words = Table("t", ["a"], [[Entry("0.0272 (0.0118) against 0.0275 (0.0088), difference -0.0003")]])
-    assert words.wordy and not numbers.wordy
