@@ -2,7 +2,6 @@
 
 import io
 import math
-import time
 
 import pytest
 from rich.console import Console
@@ -23,16 +22,57 @@ def play(listener):
     listener.failed(JOBS[2], "[boom]")
 
 
-def test_counts_and_time_left():
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is set."""
+    now = [100.0]
+    monkeypatch.setattr("squareloss.lab.runs.live.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_counts_and_time_left(clock):
     listener = Listener()
-    play(listener)
-    listener._begun = time.monotonic() - 10
+    listener.began("toy", 4, 3)
+    clock[0] += 7  # workers start
+    listener.started(JOBS[0], "here")
+    listener.started(JOBS[1], "there")
+    clock[0] += 8
+    listener.finished(JOBS[0], "done", 8.0)
+    listener.reported(JOBS[1], 5, 10, {"loss": 0.25})
+    clock[0] += 2
+    listener.failed(JOBS[2], "[boom]")
     assert listener.status() == "2/4 done, 1 running, 1 failed, about 2 s left"
-    assert listener.left() == pytest.approx(10 * 0.5 / 2.5, rel=0.01), "2.5 of 3 jobs took 10 s"
-    row = Row("", since=time.monotonic() - 30, step=3, total=4)
-    assert row.left() == pytest.approx(10, rel=0.01) and Row("").left() is None and Row("").fraction() == 0
-    assert Listener().left() is None
+    assert listener.left() == pytest.approx(10 * 0.5 / 2.5), "2.5 of 3 jobs took 10 s"
+    assert Listener().left() is None and Row("").left() is None and Row("").fraction() == 0
     assert [duration(s) for s in (45, 720, 12600)] == ["45 s", "12 min", "3.5 h"]
+
+
+def test_what_comes_before_the_first_report_is_not_taken_for_work(clock):
+    listener = Listener()
+    listener.began("toy", 3, 3)
+    listener.started(JOBS[0], "here")
+    clock[0] += 9  # imports, data, compilation; then 1 s a step
+    for step in (1, 2, 3, 4):
+        clock[0] += 1
+        listener.reported(JOBS[0], step, 10, {})
+        row = listener.rows[JOBS[0].name]
+        if step == 1:
+            assert listener.left() is None and row.left() is None, "one report tells no pace"
+        else:
+            assert (listener.left(), row.left()) == (pytest.approx(30 - step), pytest.approx(10 - step))
+    clock[0] += 6
+    listener.finished(JOBS[0], "done", 19.0)
+    assert listener.left() == pytest.approx(20)
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_has_the_pace_of_what_is_new(clock):
+    listener = Listener()
+    listener.began("toy", 1, 1)
+    listener.started(JOBS[0], "here")
+    for step in (81, 82, 83):
+        clock[0] += 2
+        listener.reported(JOBS[0], step, 100, {})
+    assert listener.left() == listener.rows[JOBS[0].name].left() == pytest.approx(34)
 
 
 def test_lines_say_at_once_what_matters_and_the_rest_now_and_then():

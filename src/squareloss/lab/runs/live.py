@@ -16,22 +16,42 @@ _ROWS = 20  # of running jobs in the table
 
 @dataclass
 class Row:
-    """A job that runs: where, since when, and how far it is."""
+    """A job that runs: where, and how far it is, by its first report and its last."""
 
     place: str
-    since: float = field(default_factory=time.monotonic)
     step: float = 0.0
     total: float = 0.0
     values: dict[str, float] = field(default_factory=dict)
+    said: float = 0.0  # when it reported last
+    first: tuple[float, float] | None = None  # when it reported first, and the part that was done then
+
+    def report(self, step: float, total: float, values: dict[str, float]) -> None:
+        """Note how far it is."""
+        self.step, self.total, self.values, self.said = step, total, values, time.monotonic()
+        self.first = self.first or (self.said, self.fraction())
 
     def fraction(self) -> float:
         """The part that is done, in [0, 1]; 0 if the job does not tell."""
         return min(1.0, max(0.0, self.step / self.total)) if self.total else 0.0
 
     def left(self) -> float | None:
-        """Seconds left, if it goes on as it did."""
-        done = self.fraction()
-        return (time.monotonic() - self.since) * (1 / done - 1) if done else None
+        """Seconds left, if it goes on as it did; None before its second report."""
+        pace = self._pace(time.monotonic())
+        return None if pace is None else (1 - self.fraction()) * pace
+
+    def begun(self) -> float | None:
+        """When it would have begun at the pace of its reports.
+
+        Imports, reading the data and compiling come before the first report and do not count; what a job that goes on from a
+        checkpoint did before counts.
+        """
+        pace = self._pace(self.said)
+        return None if pace is None or self.first is None else self.first[0] - self.first[1] * pace
+
+    def _pace(self, now: float) -> float | None:
+        """Seconds a whole job takes, by what was done since its first report."""
+        since, part = self.first or (0.0, 1.0)
+        return (now - since) / (self.fraction() - part) if self.fraction() > part else None
 
 
 class Listener:
@@ -44,7 +64,8 @@ class Listener:
     def __init__(self, tensorboard: Path | None = None) -> None:
         self.rows: dict[str, Row] = {}
         self.study, self.jobs, self.skipped, self.done, self.broken = "", 0, 0, 0, 0
-        self._begun = time.monotonic()
+        self._begun: float | None = None  # when the first job started
+        self._pacer: Row | None = None  # the first job that reported, which tells what starting took
         self._board = _Board(tensorboard) if tensorboard else None
 
     def __enter__(self) -> Listener:
@@ -56,18 +77,20 @@ class Listener:
 
     def began(self, study: str, jobs: int, todo: int) -> None:
         """A study of so many jobs begins, of which so many are to do."""
-        self.study, self.jobs, self.skipped, self._begun = study, jobs, jobs - todo, time.monotonic()
+        self.study, self.jobs, self.skipped = study, jobs, jobs - todo
         self.show(f"{study}: {jobs} jobs, {self.skipped} of them done before" if self.skipped else f"{study}: {jobs} jobs")
 
     def started(self, job: Job, place: str) -> None:
         """A job runs, on a machine of this name."""
         self.rows[job.name] = Row(place)
+        self._begun = self._begun or time.monotonic()
         self.show()
 
     def reported(self, job: Job, step: float, total: float, values: dict[str, float]) -> None:
         """A job is at `step` of `total`, with these values."""
         row = self.rows.setdefault(job.name, Row(""))
-        row.step, row.total, row.values = step, total, values
+        row.report(step, total, values)
+        self._pacer = self._pacer or row
         if self._board:
             self._board.add(job, step, values)
         self.show()
@@ -99,10 +122,14 @@ class Listener:
         """Called whenever something has changed; `text` is worth a line of its own."""
 
     def left(self) -> float | None:
-        """Seconds left, if it goes on as it did."""
-        worked = self.done + self.broken + sum(row.fraction() for row in self.rows.values())
-        rest = self.jobs - self.skipped - worked
-        return (time.monotonic() - self._begun) * rest / worked if worked else None
+        """Seconds left, if it goes on as it did; None before a job has reported twice, or ended."""
+        ended, rows = self.done + self.broken, list(self.rows.values())  # a copy: the table is drawn by another thread
+        worked = ended + sum(row.fraction() for row in rows)
+        begun = self._pacer.begun() if self._pacer else None
+        begun = self._begun if begun is None and ended else begun
+        if begun is None or not worked:
+            return None
+        return (time.monotonic() - begun) * (self.jobs - self.skipped - worked) / worked
 
     def status(self) -> str:
         """One line: how many jobs are done and run, and how long it will take."""
