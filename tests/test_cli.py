@@ -56,5 +56,19 @@ def test_errors_are_one_line_and_status_1(tmp_path):
     assert result.stderr.strip() == "squareloss: Unknown data 'mnist'. Available: cifar10, cifar100 (digits need no download)"
 
 
+def test_a_missing_package_is_one_line_and_a_broken_import_is_not(monkeypatch, capsys):
+    def app():
+        raise raised
+
+    monkeypatch.setattr(cli, "app", app)
+    raised = ImportError('engine "ray" needs Ray; install it with: pip install "squareloss[ray]"')
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    assert capsys.readouterr().err == f"squareloss: {raised}\n"
+    raised = ModuleNotFoundError("No module named 'nowhere'", name="nowhere")
+    with pytest.raises(ModuleNotFoundError):
+        cli.main()
+
+
 def test_unknown_commands_are_status_2(invoke):
     assert invoke("nonsense").exit_code == 2

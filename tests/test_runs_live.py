@@ -84,6 +84,16 @@ def test_lines_say_at_once_what_matters_and_the_rest_now_and_then():
     assert "toy: 2/4 done, 1 running, about" in stream.getvalue() and "cell1/seed0 5/10 loss 0.25" in stream.getvalue()
 
 
+def test_the_same_error_is_not_told_twice_in_a_row():
+    stream = io.StringIO()
+    lines = Lines(stream=stream)
+    for job, error in zip(JOBS, ("no data", "no data", "no disk", "no data"), strict=True):
+        lines.failed(job, error)
+    assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()] == [
+        "failed: no data", "failed likewise", "failed: no disk", "failed: no data",
+    ]  # fmt: skip
+
+
 def test_the_table_shows_the_jobs_that_run():
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120)

@@ -303,7 +303,9 @@ def main() -> None:
     warnings.formatwarning = lambda message, *_: f"squareloss: {message}\n"
     try:
         app()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
+        if isinstance(error, ImportError) and error.name:
+            raise  # the interpreter's own, which names a module; those that ask for a package to be installed name none
         typer.echo(f"squareloss: {error}", err=True)
         sys.exit(1)
 

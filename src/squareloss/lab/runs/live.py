@@ -64,6 +64,7 @@ class Listener:
     def __init__(self, tensorboard: Path | None = None) -> None:
         self.rows: dict[str, Row] = {}
         self.study, self.jobs, self.skipped, self.done, self.broken = "", 0, 0, 0, 0
+        self._error = ""  # the last that was told
         self._begun: float | None = None  # when the first job started
         self._pacer: Row | None = None  # the first job that reported, which tells what starting took
         self._board = _Board(tensorboard) if tensorboard else None
@@ -107,7 +108,8 @@ class Listener:
         """A job has failed."""
         self.rows.pop(job.name, None)
         self.broken += 1
-        self.show(f"{job.name} failed: {error}")
+        self.show(f"{job.name} failed likewise" if error == self._error else f"{job.name} failed: {error}")
+        self._error = error
 
     def lost(self, job: Job, reason: str) -> None:
         """A job's worker died; it will be tried again, or reported as failed next."""
