@@ -94,14 +94,16 @@ def test_ends_stay_in_float32(net, points):
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 100, 450, 1000, 1001])
 def test_padded_sizes_are_close_and_few(n):
     size = _network._round_up(n)
-    assert n <= size <= max(16, n * 9 / 8 + 1, n + 15)
-    assert len({_network._round_up(k) for k in range(1, 1025)}) < 45
+    assert n <= size <= max(n + 15, n * 3 / 2)
+    assert len({_network._round_up(k) for k in range(1, 1025)}) <= 13
 
 
-def test_recorded_steps_with_padding_change_nothing(net, points, monkeypatch):
+@pytest.fixture
+def recorded(monkeypatch):
+    """Networks that record their steps, as on CUDA: replaying runs the step again on the same buffers. Gives the sizes."""
     sizes = []
 
-    def record(step, inputs, pool):  # what a CUDA graph does, by running the step again on the same buffers
+    def record(step, inputs, pool):
         outputs = step(*inputs)
         sizes.append(len(inputs[0]))
 
@@ -111,21 +113,73 @@ def test_recorded_steps_with_padding_change_nothing(net, points, monkeypatch):
 
         return replay, outputs
 
-    x, y = points
-    plain = attacks.autoattack(net, x, y, 0.15, attacks=["apgd-ce", "apgd-dlr"], batch_size=40)
-    monkeypatch.setattr(_network, "_record", record)
     made = _network.Network.__init__
 
     def captured(self, *args, **options):
         made(self, *args, **options)
         self.captured = True
 
+    monkeypatch.setattr(_network, "_record", record)
     monkeypatch.setattr(_network.Network, "__init__", captured)
+    return sizes
+
+
+def test_recorded_steps_with_padding_change_nothing(net, points, request):
+    x, y = points
+    plain = attacks.autoattack(net, x, y, 0.15, attacks=["apgd-ce", "apgd-dlr"], batch_size=40)
+    sizes = request.getfixturevalue("recorded")
     padded = attacks.autoattack(net, x, y, 0.15, attacks=["apgd-ce", "apgd-dlr"], batch_size=40)
     assert torch.equal(plain.broken, padded.broken)
     torch.testing.assert_close(plain.x_adv, padded.x_adv, atol=1e-3, rtol=0)
     assert set(sizes) <= {16, 32, 40}
     assert len(sizes) <= 6
+
+
+def test_prepared_models_share_their_steps_and_give_the_same_results(net, points, recorded):
+    x, y = points
+    losses, radii = ("ce", "residual"), (0.05, 0.1, 0.15)
+
+    def run():
+        made = [attacks.pgd(net, x, y, e, loss=loss, steps=5, coding=Simplex(radius=2.0)) for e in radii for loss in losses]
+        return [*made, *(attacks.worst_case(net, x, y, e, report=False).result for e in radii)]
+
+    apart = run()
+    each = len(recorded)
+    recorded.clear()
+    with attacks.Prepared():
+        together = run()
+    assert len(recorded) < 0.6 * each
+    for a, b in zip(apart, together, strict=True):
+        assert torch.equal(a.broken, b.broken)
+        torch.testing.assert_close(a.x_adv, b.x_adv, atol=1e-3, rtol=0)
+    assert _network._kept.get() is None
+
+
+def test_a_prepared_model_whose_weights_change_is_prepared_anew(points):
+    x, y = points
+    model = shaken(cnn())
+    with attacks.Prepared() as outer, attacks.Prepared():
+        first = _network.prepare(model, x, y)
+        assert _network.prepare(model, x, y) is first
+        with torch.no_grad():
+            model[0].weight.mul_(2)
+        second = _network.prepare(model, x, y)
+        assert second is not first
+        assert not torch.equal(second.scores(x), first.scores(x))
+        with pytest.raises(ValueError, match=r"expected labels in \[0, 10\)"):
+            attacks.pgd(model, x, y + 9, 0.1, steps=1)
+    with outer:
+        assert _network.prepare(model, x, y) is second
+
+
+def test_weights_are_rounded_once_to_what_autocast_would_round_them_to(net, points):
+    model = shaken(build({"name": "resnet8", "outputs": 10, "width": 4}))
+    x = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    cast, lowered = (_fold.keep_ends(attacks.fold_batch_norm(model, x), x) for _ in range(2))
+    _fold.lower(lowered)
+    assert {p.dtype for p in lowered.parameters()} == {torch.float32, torch.bfloat16}
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(cast(x), lowered(x))
 
 
 # saving and resuming

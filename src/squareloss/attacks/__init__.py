@@ -9,6 +9,7 @@ Every attack returns an `AttackResult`: for each point whether it broke, by whic
 
 from squareloss.attacks import losses
 from squareloss.attacks._fold import fold_batch_norm
+from squareloss.attacks._network import Prepared
 from squareloss.attacks.apgd import apgd, apgd_targeted
 from squareloss.attacks.autoattack import AutoAttack, autoattack
 from squareloss.attacks.evaluation import AttackTable, EtaScores, evaluate
@@ -27,6 +28,7 @@ __all__ = [
     "EtaScores",
     "MaskingReport",
     "NoiseResult",
+    "Prepared",
     "WorstCase",
     "apgd",
     "apgd_targeted",

@@ -103,8 +103,7 @@ def check_scores(scores: Tensor, again: Tensor, points: int, y: Tensor) -> int:
     if not bool(scores.isfinite().all()):
         raise ValueError("expected finite scores, got NaN or infinity on clean inputs; the verdicts would mean nothing")
     num_classes = scores.shape[1]
-    if int(y.min()) < 0 or int(y.max()) >= num_classes:
-        raise ValueError(f"expected labels in [0, {num_classes}), got {int(y.min())} to {int(y.max())}")
+    check_labels(y, num_classes)
     spread = (scores - again).abs().amax() / scores.abs().amax().clamp_min(1e-12)
     if float(spread) > 1e-3:
         raise ValueError(
@@ -120,3 +119,9 @@ def check_scores(scores: Tensor, again: Tensor, points: int, y: Tensor) -> int:
             stacklevel=4,
         )
     return num_classes
+
+
+def check_labels(y: Tensor, num_classes: int) -> None:
+    """Raise unless all labels are classes."""
+    if int(y.min()) < 0 or int(y.max()) >= num_classes:
+        raise ValueError(f"expected labels in [0, {num_classes}), got {int(y.min())} to {int(y.max())}")

@@ -75,6 +75,15 @@ def keep_ends(model: nn.Module, x: Tensor) -> nn.Module:
     return model
 
 
+def lower(model: nn.Module) -> nn.Module:
+    """The model, changed in place: weights that autocast would cast in every pass are bfloat16 for good, but for `Float32`."""
+    kept = {id(m.layer) for m in model.modules() if isinstance(m, Float32)}
+    for module in model.modules():
+        if isinstance(module, _WEIGHTED) and id(module) not in kept:
+            module.to(torch.bfloat16)
+    return model
+
+
 def _pairs(model: nn.Module, x: Tensor) -> list[tuple[Any, Any]]:
     """(layer, batch norm) where the norm's input is the layer's output, each running once per call."""
     made: dict[int, nn.Module] = {}  # id of an output -> its layer

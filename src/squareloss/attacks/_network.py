@@ -6,25 +6,27 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar, Token
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from squareloss._precision import strict_float32
-from squareloss.attacks._common import batches, check_scores
-from squareloss.attacks._fold import fold_batch_norm, frozen_copy, keep_ends
+from squareloss.attacks._common import batches, check_labels, check_scores
+from squareloss.attacks._fold import fold_batch_norm, frozen_copy, keep_ends, lower
 from squareloss.attacks.losses import Objective
 
 Precision = Literal["float32", "bfloat16"]
-_PATIENCE = 5  # how often a batch size is asked for before its step is captured, if a larger one is there
+_PATIENCE = 20  # how often a batch size is asked for before its step is captured, if a larger one is there
+_kept: ContextVar[dict[Any, Network] | None] = ContextVar("kept", default=None)
 
 
 class Network:
     """A model prepared for an attack. The model itself is left as it is.
 
     `scores` and `gradient` run the fast copy: frozen weights, batch norm folded, on CUDA captured at a few batch sizes and,
-    with precision "bfloat16", under autocast with the first and last layer in float32. `exact` runs the model, TF32 off.
+    with precision "bfloat16", in that but for the first and last layer. `exact` runs the model, in float32 with TF32 off.
 
     Arguments:
         model: in eval mode.
@@ -93,7 +95,7 @@ class Network:
         search = fold_batch_norm(self.model, sample)
         if search is not self.model and sample.ndim == 4:
             search = search.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return keep_ends(search, sample) if self.rounds and search is not self.model else search
+        return lower(keep_ends(search, sample)) if self.rounds and search is not self.model else search
 
     def _low(self) -> AbstractContextManager[Any]:
         if not self.rounds:
@@ -141,6 +143,51 @@ class Network:
                 return known[min(larger)]
             known[size] = _Captured(step, inputs, size, self._pool)
         return known[size]
+
+
+class Prepared:
+    """Within it, attacks on one model share what they prepare of it: the fast copy and, on CUDA, its captured steps.
+
+        with Prepared():
+            results = [pgd(model, x, y, level / 255) for level in (2, 4, 8)]
+
+    Results are the same with it as without. A model whose weights change is prepared anew; leave the rest of it as it is. One
+    may be entered again and again; inside another, the outer one serves. What it holds is freed with it.
+    """
+
+    def __init__(self) -> None:
+        self._networks: dict[Any, Network] = {}
+        self._tokens: list[Token[dict[Any, Network] | None]] = []
+
+    def __enter__(self) -> Prepared:
+        outer = _kept.get()
+        self._tokens.append(_kept.set(self._networks if outer is None else outer))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _kept.reset(self._tokens.pop())
+
+
+def prepare(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    batch_size: int | None = None,
+    precision: Precision | None = None,
+    plain: bool = False,
+) -> Network:
+    """The model prepared for an attack, as `Network` is; within `Prepared` the one that is there."""
+    kept = _kept.get()
+    if kept is None:
+        return Network(model, x, y, batch_size=batch_size, precision=precision, plain=plain)
+    tensors = [*model.parameters(), *model.buffers()]
+    weights = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+    key = (id(model), weights, x.shape[1:], x.dtype, batch_size, precision, plain)
+    if key not in kept:
+        kept[key] = Network(model, x, y, batch_size=batch_size, precision=precision, plain=plain)  # holds the model and its id
+    check_labels(y, kept[key].num_classes)
+    return kept[key]
 
 
 class _Captured:
@@ -193,6 +240,6 @@ def _join(parts: list[Tensor]) -> Tensor:
 
 
 def _round_up(n: int) -> int:
-    """The next size with three binary digits after the leading one, at least 16: at most an eighth is padding."""
-    grain = max(16, 1 << max(n.bit_length() - 4, 0))
+    """The next size with one binary digit after the leading one, at least 16: a third at most is padding, few are captured."""
+    grain = max(16, 1 << max((n - 1).bit_length() - 2, 0))
     return -(-n // grain) * grain

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from squareloss.attacks._network import Prepared
 from squareloss.attacks._run import Options
 from squareloss.attacks.apgd import apgd, apgd_targeted
 from squareloss.attacks.autoattack import autoattack
@@ -120,13 +121,15 @@ def evaluate(
     runs = {name: _attack(name, coding, surrogate) for name in attacks}
     folder, began = options.get("save"), time.monotonic()
     results = {}
-    for name, run in runs.items():
-        seen = _scores(model, name, coding)
-        for radius in radii:
-            own: Options = {**options}
-            if folder is not None:
-                own["save"] = Path(str(folder)) / f"{name.replace('@', '-')}-{radius:.6f}.safetensors"
-            results[name, radius] = run(seen, x, y, radius, own)
+    views: dict[bool, nn.Module] = {False: model}
+    with Prepared():
+        for name, run in runs.items():
+            seen = views.setdefault(name.endswith("@eta"), _scores(model, name, coding))
+            for radius in radii:
+                own: Options = {**options}
+                if folder is not None:
+                    own["save"] = Path(str(folder)) / f"{name.replace('@', '-')}-{radius:.6f}.safetensors"
+                results[name, radius] = run(seen, x, y, radius, own)
     first = next(iter(results.values()))
     return AttackTable(radii, first.norm_name, first.clean_accuracy, results, time.monotonic() - began)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -115,18 +114,22 @@ _CLASSES = {"dlr": 3, "dlr_targeted": 4}
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss as attacks hold it: `value(scale * scores, labels, targets)`, with its name for the record."""
+    """A loss as attacks hold it: `value(scale * scores, labels, targets)`, with its name for the record.
+
+    Two of the same function, scale and coding are equal, and share what is captured of them.
+    """
 
     name: str
     function: Callable[..., Tensor] = field(repr=False)
     targeted: bool = False
     scale: float = 1.0
-    coding: Coding | None = None  # what the function was given, for the record
+    coding: Coding | None = None  # what the function reads eta by, if it does
 
     def __call__(self, scores: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
         """One value per sample; `targets` is not looked at by an untargeted loss."""
         scores = scores if self.scale == 1.0 else scores * self.scale
-        return self.function(scores, labels, targets) if self.targeted else self.function(scores, labels)
+        given = (scores, labels, targets) if self.targeted else (scores, labels)
+        return self.function(*given) if self.coding is None else self.function(*given, coding=self.coding)
 
     def check(self, num_classes: int) -> None:
         """Raise if the loss has no meaning for so few classes."""
@@ -155,9 +158,7 @@ def objective(
         other = UNTARGETED if targeted else TARGETED
         hint = f"; {loss!r} is {'un' if targeted else ''}targeted" if loss in other else ""
         raise ValueError(f"Unknown attack loss {loss!r}. Available: {', '.join(names)}{hint}")
-    if name not in _CODED or coding is None:
-        return Objective(name, names[name], targeted, scale)
-    return Objective(name, partial(names[name], coding=coding), targeted, scale, coding)
+    return Objective(name, names[name], targeted, scale, coding if name in _CODED else None)
 
 
 def _pick(values: Tensor, labels: Tensor) -> Tensor:

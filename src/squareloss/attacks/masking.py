@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss.attacks._common import Norm, check_inputs, norm_name
-from squareloss.attacks._network import Network
+from squareloss.attacks._network import Network, Prepared, prepare
 from squareloss.attacks._run import Options
 from squareloss.attacks.apgd import apgd
 from squareloss.attacks.losses import objective
@@ -111,7 +111,12 @@ def masking_report(
     check_inputs(model, x, y, eps, norm)
     plain: Options = {**options, "save": None, "parity": False, "progress": False}
     x, y = x[:points], y[:points]
-    network = Network(model, x, y, batch_size=options.get("batch_size"), precision="float32")
+    with Prepared():
+        return _report(model, x, y, eps, norm, queries, plain)
+
+
+def _report(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm, queries: int, plain: Options) -> MaskingReport:
+    network = prepare(model, x, y, batch_size=plain.get("batch_size"), precision="float32")
     radii = growing(eps, norm, x[0].numel())
     by_eps = _shrinking(model, x, y, radii, plain)
     by_steps = [apgd(model, x, y, eps, loss="margin", steps=s, **plain) for s in STEPS]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss.attacks._common import check_inputs, norm_name, true_margin
-from squareloss.attacks._network import Network
+from squareloss.attacks._network import Network, prepare
 from squareloss.attacks._run import Options, Problem, Stage, State, attack
 from squareloss.attacks._save import fingerprint
 from squareloss.attacks.apgd import APGDRound
@@ -83,7 +83,7 @@ def stages(
     found = [Stage("quick", tuple(APGDRound(objective(loss), 10) for loss in ("angle", "margin")))]
     if surrogate is not None:
         mark = fingerprint(surrogate, x[:0], y[:0], "")
-        found.append(Stage("transfer", (TransferRound(Network(surrogate, x, y), objective("margin"), 10, mark),)))
+        found.append(Stage("transfer", (TransferRound(prepare(surrogate, x, y), objective("margin"), 10, mark),)))
     found.append(Stage("focus", (FocusRound(margin, targets, 6, (30, 30)[:targets]),)))
     found.append(Stage("scales", tuple(APGDRound(normalised_ce(scale), 15, bar=_FAR) for scale in scales)))
     found.append(Stage("cosines", (FocusRound(cosines, targets, 6, (40, 30)[:targets], bar=_FAR),)))
@@ -91,6 +91,7 @@ def stages(
     return [*found, Stage("again", tuple(again))]
 
 
+@cache  # the same object each time, so that captured steps are found again
 def normalised_ce(sharpness: float) -> Objective:
     """Cross-entropy of sharpness f / |f - mean f|, the length held fixed in the gradient: the scale of the scores drops out."""
     return Objective(f"ce x{sharpness:g}", partial(_normalised_ce, sharpness=sharpness))
