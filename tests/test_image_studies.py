@@ -13,11 +13,12 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from squareloss import models
+from squareloss.attacks import EtaScores
 from squareloss.lab import studies
 from squareloss.lab.report import write
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.views import image_rows, images, paper_images
-from squareloss.lab.runs import Context, Job, Result, Store, execute, expand
+from squareloss.lab.runs import Cell, Context, Job, Result, Store, execute, expand
 from squareloss.lab.studies import run
 from squareloss.lab.studies.images import beyond, measures, networks, plan, study
 from squareloss.lab.studies.images.data import read, stand_in
@@ -142,6 +143,20 @@ def test_a_network_is_measured_later_without_training_and_trained_anew_by_force(
     assert trained == [1, 1]
 
 
+def test_networks_are_loaded_once_for_all_their_measures_and_few_are_held(tmp_path, monkeypatch):
+    loaded, load = [], networks.load
+    monkeypatch.setattr(networks, "load", lambda one, context: loaded.append(one.key) or load(one, context))
+    smoke("table1", tmp_path, "resnet18-cifar10-SL-clean,resnet18-cifar10-SL-worst,resnet18-cifar10-CE-clean")
+    assert len(loaded) == len(set(loaded)) == 2
+    wanted = [networks.Wanted(Cell("network", {"task": "images", "number": i}), 0) for i in range(3)]
+    monkeypatch.setattr(networks, "load", lambda one, context: one)
+    shelf = networks.Shelf(Context(root=tmp_path), most=2)
+    first = shelf.take(wanted[0])
+    assert shelf.take(wanted[1])[0] is wanted[1] and shelf.take(wanted[0]) is first
+    shelf.take(wanted[2])  # the second makes room
+    assert shelf.take(wanted[0]) is first and len(shelf._kept) == 2
+
+
 def test_a_stopped_training_goes_on_to_the_same_network(tmp_path):
     job = Job(studies.get("table1").cells("smoke")[0], 0)
     (one,) = networks.wanted(job)
@@ -192,7 +207,7 @@ def test_a_stopped_measure_goes_on(tmp_path, monkeypatch):
 def test_at_most_so_many_networks_share_a_gpu_whole_seeds_first_cheap_measures_first(monkeypatch, tmp_path):
     chunks, order = [], []
     monkeypatch.setattr(study, "train", lambda chunk, context, on_epoch: chunks.append([one.seed for one in chunk]))
-    monkeypatch.setattr(study, "_measure", lambda job, context: order.append(job.name) or job)
+    monkeypatch.setattr(study, "_measure", lambda job, context, shelf: order.append(job.name) or job)
     monkeypatch.setattr(study, "_measured", lambda job, context: tmp_path / job.key)
     table1 = run.with_settings(studies.get("table1"), ["together=4"])
     cells = [c for c in table1.cells("paper") if c.name.startswith(("resnet18-cifar10-CE", "resnet18-cifar10-SL-"))]
@@ -269,7 +284,7 @@ def test_autoattack_on_eta_in_two_parts_is_autoattack_on_eta():
     for eps in (0.02, 0.05):
         scores = measures._record(lambda eps=eps: measures.autoattack(model, x, y, eps, attacks=names))
         found = measures._on_eta(net, x, y, eps, names, 0, scores)
-        whole = measures.autoattack(measures.EtaScores(model, loss.link).eval(), x, y, eps, attacks=names)
+        whole = measures.autoattack(EtaScores(model, loss.link).eval(), x, y, eps, attacks=names)
         assert torch.equal(measures._unpacked(found["broken"], 40), whole.broken) and 0 < found["robust"] < 1
 
 

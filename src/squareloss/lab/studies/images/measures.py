@@ -20,7 +20,6 @@ from torch import Tensor
 
 from squareloss import metrics
 from squareloss.attacks.autoattack import autoattack
-from squareloss.attacks.evaluation import EtaScores
 from squareloss.attacks.noise import gaussian_noise
 from squareloss.attacks.pgd import pgd
 from squareloss.attacks.results import AttackResult
@@ -197,11 +196,9 @@ def _on_eta(net: Trained, x: Tensor, y: Tensor, eps: float, names: Sequence[str]
 
     So cross-entropy climbs eta on all images, and the other parts run only where cross-entropy on the scores left them nothing.
     """
-    assert isinstance(net.loss.link, Coding)
-    model = EtaScores(net.model, net.loss.link).eval()
 
     def run(rows: Tensor | slice, parts: Sequence[str]) -> Tensor:
-        return _quietly(partial(autoattack, model, x[rows], y[rows], eps, attacks=parts, seed=seed)).broken
+        return _quietly(partial(autoattack, net.eta, x[rows], y[rows], eps, attacks=parts, seed=seed)).broken
 
     first, rest = ([name for name in names if (name == "apgd-ce") == ce] for ce in (True, False))
     by_ce, broken = (_unpacked(scores[key], len(y)).to(x.device) for key in ("by_ce", "broken"))

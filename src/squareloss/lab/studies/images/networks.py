@@ -11,13 +11,16 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from squareloss.attacks import EtaScores, Prepared
 from squareloss.classifier import Classifier, Standardize
+from squareloss.codings import Coding
 from squareloss.lab.data import Dataset
 from squareloss.lab.runs import Cell, Context, Job
 from squareloss.lab.runs.leases import Leases
@@ -75,6 +78,33 @@ class Trained:
     data: Dataset
     facts: Mapping[str, Any]
     mark: str
+
+    @cached_property
+    def eta(self) -> EtaScores:
+        """The model of a coding with eta as its scores; always the same one, so that it is prepared for attacks once."""
+        assert isinstance(self.loss.link, Coding)
+        return EtaScores(self.model, self.loss.link).eval()
+
+
+class Shelf:
+    """The networks measured last, each with what attacks prepare of it, which then serves all its measures.
+
+    Arguments:
+        context: where they are kept.
+        most: how many.
+    """
+
+    def __init__(self, context: Context, most: int = 4) -> None:
+        self.context, self.most = context, most
+        self._kept: dict[str, tuple[Trained, Prepared]] = {}
+
+    def take(self, one: Wanted) -> tuple[Trained, Prepared]:
+        """A network that was trained; the one not asked for the longest makes room."""
+        found = self._kept.pop(one.key) if one.key in self._kept else (load(one, self.context), Prepared())
+        self._kept[one.key] = found  # the last one now
+        if len(self._kept) > self.most:
+            del self._kept[next(iter(self._kept))]
+        return found
 
 
 def train(networks: Sequence[Wanted], context: Context, on_epoch: Callable[[Wanted], OnEpoch]) -> None:

@@ -14,7 +14,7 @@ from squareloss.lab.report.views.paper_images import paper_cells
 from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies.images import beyond, measures
 from squareloss.lab.studies.images.measures import Notes
-from squareloss.lab.studies.images.networks import OnEpoch, Trained, Wanted, exists, forget, load, train, wanted
+from squareloss.lab.studies.images.networks import OnEpoch, Shelf, Trained, Wanted, exists, forget, train, wanted
 from squareloss.lab.studies.images.plan import KINDS, SCALES, Line, cells_of
 from squareloss.lab.training.loop import Epoch
 
@@ -83,14 +83,14 @@ class ImageStudy:
         for job in jobs:
             if job.cell.spec["measure"]["kind"] == "clean" and _measured(job, context).exists():
                 forget(wanted(job)[0], context)  # it is to be done again, from the start
-        ready = set[str]()
+        ready, shelf = set[str](), Shelf(context)
         for chunk in self._chunks(list(needed.values()), context):
             train(chunk, context, partial(_reporter, jobs, context))
             ready |= {one.key for one in chunk}
             now = [job for job in jobs if ready.issuperset(one.key for one in wanted(job))]
             jobs = [job for job in jobs if job not in now]
             for job in sorted(now, key=lambda job: KINDS.index(job.cell.spec["measure"]["kind"])):
-                yield _measure(job, context)
+                yield _measure(job, context, shelf)
                 if job.cell.spec["measure"]["kind"] == "clean":
                     _measured(job, context).touch()
 
@@ -118,16 +118,18 @@ def _reporter(jobs: Sequence[Job], context: Context, one: Wanted) -> OnEpoch:
     return on_epoch
 
 
-def _measure(job: Job, context: Context) -> Result:
+def _measure(job: Job, context: Context, shelf: Shelf) -> Result:
     """One job on a network that is there."""
-    settings, nets = job.cell.spec["measure"], [load(one, context) for one in wanted(job)]
+    settings, taken = job.cell.spec["measure"], [shelf.take(one) for one in wanted(job)]
+    nets, (_, prepared) = [net for net, _ in taken], taken[0]
     kind, began = settings["kind"], time.perf_counter()
     trained = sum(net.facts["seconds"] for net in nets) if kind == "clean" else 0.0
     lost = next((net for net in nets if net.facts["diverged"]), None)
     if lost is not None:
         return Result(job, {"diverged": lost.facts["diverged"], "weights": lost.mark}, "diverged", seconds=trained)
     notes = Notes(context.scratch(job), 2, lambda share: context.report(job, 0.8 + 0.2 * share, 1.0))
-    found = _found(kind, nets, settings, job.seed, notes) | {"weights": nets[0].mark}
+    with prepared:
+        found = _found(kind, nets, settings, job.seed, notes) | {"weights": nets[0].mark}
     return Result(job, found, seconds=trained + time.perf_counter() - began)
 
 
