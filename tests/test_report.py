@@ -15,12 +15,12 @@ from rich.console import Console
 
 from report_records import COLUMNS, fill, metrics
 from squareloss.lab.report import gather, write
-from squareloss.lab.report.console import conclude, put
+from squareloss.lab.report.console import conclude, introduce, put
 from squareloss.lab.report.header import Claim, Header, read
 from squareloss.lab.report.rows import columns_of, difference, rows_of
 from squareloss.lab.report.tables import Entry, Table, matrix, places
 from squareloss.lab.report.views import View
-from squareloss.lab.report.words import cautions, in_short, judge, like_with_like, summary, verdicts
+from squareloss.lab.report.words import LOSSES, cautions, in_short, judge, like_with_like, named, summary, verdicts
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
 
 
@@ -79,6 +79,20 @@ def test_words_follow_the_numbers(filled):
     assert "simplex against ce: better in accuracy (95." in "\n".join(summary(rows, header))
     assert in_short(rows, header)[0].startswith("As trained, simplex against ce: better in accuracy")
     assert any(line.startswith("With a temperature for both") for line in in_short(rows, header))
+
+
+def test_names_of_losses_are_explained_wherever_they_are_used(filled):
+    from squareloss.lab.studies import ingredients
+
+    store, header = filled
+    assert list(LOSSES) == list(ingredients.LOSSES)
+    told = named(header)
+    assert told.startswith("ce: cross-entropy; simplex: square loss") and "+temperature: the same network" in told
+    assert "temperature" not in named(replace(header, rows=["ce", "focal"]))
+    assert named(replace(header, rows=["resnet18-SL"])) == named(replace(header, rows=[])) == ""
+    console = Console(file=io.StringIO(), width=400)
+    introduce(header, console)
+    assert told in console.file.getvalue() and told in write(store.folder, "md").read_text()
 
 
 def test_noise_can_not_be_told_apart(tmp_path):
@@ -161,6 +175,18 @@ def test_what_was_run_where_in_the_order_of_the_study(filled):
         and sum(m == "1" for ms in marks.values() for m in ms) == 1
     )
     assert [row[0].text.partition(":")[0] for row in where.rows] == ["1", "2"]
+
+
+def test_when_it_was_run_is_told_to_the_minute(filled):
+    (report,) = gather(filled[0].folder)
+    periods = {
+        ("2026-11-15T11:02:41Z", "2026-11-15T11:02:59Z"): "2026-11-15 11:02 UTC",
+        ("2026-11-15T11:02:41Z", "2026-11-15T11:13:00Z"): "2026-11-15 11:02 to 11:13 UTC",
+        ("2026-11-15T23:50:00Z", "2026-11-16T00:10:00Z"): "2026-11-15 23:50 to 2026-11-16 00:10 UTC",
+    }
+    for (first, last), told in periods.items():
+        (row,) = places([replace(report.records[0], date=last), replace(report.records[1], date=first)]).rows
+        assert row[-1].text == told
 
 
 def test_sentences_may_break_and_numbers_may_not():

@@ -116,6 +116,7 @@ def test_the_page_stands_alone(filled):
         "Which loss for digits?",
         "3 seeds instead of 5",
         "simplex+temperature",
+        "ce: cross-entropy; simplex: square loss",
         "squareloss compare digits --quick",
         "1.5 s",
     ):

@@ -16,6 +16,7 @@ from squareloss.lab.report import tables
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.rows import columns_of
 from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.report.words import named
 from squareloss.lab.report.write import StudyReport
 
 STYLES = {"better": "green", "worse": "red", "agrees": "green", "differs": "red"}
@@ -26,7 +27,12 @@ def introduce(header: Header, console: Console) -> None:
     """What is going to be done, and what was cut."""
     console.print(f"[bold]{escape(header.title)}[/bold]")
     grid = RichTable.grid(padding=(0, 2))
-    lines = [*header.facts, *([("cut to save time", "; ".join(header.cut))] if header.cut else [])]
+    losses = named(header)
+    lines = [
+        *([("losses", losses)] if losses else []),
+        *header.facts,
+        *([("cut to save time", "; ".join(header.cut))] if header.cut else []),
+    ]
     for name, value in [*lines, *(("note", note) for note in header.notes)]:
         grid.add_row(f"  {escape(name)}", escape(value))
     console.print(grid)

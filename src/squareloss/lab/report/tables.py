@@ -189,11 +189,18 @@ def places(records: Sequence[Record]) -> Table:
         [
             Entry(named[machine]), Entry(versions), Entry(commit or "–"), Entry(str(len(mine)), len(mine)),
             Entry(f"{sum(r.seconds for r in mine):.0f} s", sum(r.seconds for r in mine)),
-            Entry(f"{min(r.date for r in mine)} to {max(r.date for r in mine)}", min(r.date for r in mine)),
+            Entry(_period(sorted(r.date for r in mine)), min(r.date for r in mine)),
         ]
         for (machine, versions, commit), mine in found.items()
     ]  # fmt: skip
     return Table("Where", ["machine", "versions", "commit", "jobs", "time", "when"], body)
+
+
+def _period(dates: Sequence[str]) -> str:
+    """From the first to the last of sorted dates such as "2026-11-15T11:02:41Z", to the minute."""
+    (day, start), (other, end) = (date.rstrip("Z").split("T") for date in (dates[0], dates[-1]))
+    last = "" if (day, start[:5]) == (other, end[:5]) else f" to {end[:5]}" if day == other else f" to {other} {end[:5]}"
+    return f"{day} {start[:5]}{last} UTC"
 
 
 def _machine(record: Record) -> str:

@@ -9,6 +9,15 @@ from squareloss.lab.report.header import Claim, Column, Header
 from squareloss.lab.report.rows import Row, columns_of, difference
 from squareloss.lab.report.statistics import Difference, agreement
 
+LOSSES = {
+    "ce": "cross-entropy",
+    "simplex": "square loss to the vertices of a simplex, the library's SquareLoss()",
+    "one_hot": "square loss to 0/1 targets",
+    "squentropy": "cross-entropy plus the mean square of the other logits",
+    "ce_smoothed": "cross-entropy with label smoothing 0.1",
+    "focal": "focal loss, gamma 2",
+    "brier": "the Brier score of the softmax",
+}
 BETTER, WORSE, SAME, UNKNOWN = "better", "worse", "can't be told apart", "no interval"
 
 
@@ -40,6 +49,16 @@ class Verdict:
         unit = "%" if self.column.percent else ""
         mine, theirs = (self.column.show(row.summary(self.column.key).mean) + unit for row in (self.row, self.other))
         return f"{mine} against {theirs}"
+
+
+def named(header: Header) -> str:
+    """What the names of the losses in a comparison stand for, in one line; "" where the rows are no losses."""
+    names = list(dict.fromkeys(row.partition("+")[0] for row in header.rows))
+    if not names or not all(name in LOSSES for name in names):
+        return ""
+    told = [f"{name}: {LOSSES[name]}" for name in names]
+    warm = any(row.endswith("+temperature") for row in header.rows)
+    return "; ".join([*told, *(["+temperature: the same network, its scores divided by a fitted number"] if warm else [])])
 
 
 def verdicts(rows: Sequence[Row], header: Header) -> list[Verdict]:

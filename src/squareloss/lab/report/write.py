@@ -51,6 +51,11 @@ class StudyReport:
         return [table for table in found if table.rows]
 
     @property
+    def losses(self) -> str:
+        """What the names in a comparison stand for."""
+        return words.named(self.header)
+
+    @property
     def facts(self) -> list[tuple[str, str]]:
         """Names and values that describe the setting: the header's, and the replications inside a job."""
         counts = sorted({record.spec["replications"] for record in self.records if "replications" in record.spec})
@@ -126,7 +131,7 @@ def markdown(reports: Sequence[StudyReport]) -> str:
     """Tables and words as Markdown."""
     lines: list[str] = []
     for report in reports:
-        lines += [f"# {report.header.title}", ""]
+        lines += [f"# {report.header.title}", "", *([report.losses, ""] if report.losses else [])]
         lines += [f"- {line}" for line in [*report.in_short, *report.cautions]] + [""]
         for table in report.tables:
             lines += [f"## {table.heading}", "", "| " + " | ".join(table.columns) + " |", "|" + " --- |" * len(table.columns)]
