@@ -47,9 +47,9 @@ def test_the_batched_step_equals_the_step_on_cores():
     y, mu = y.double(), torch.tensor([0.0, 0.01, 1.0], dtype=torch.float64)
     cores, batched = (Stack((2, 30, 20, 1), [5, 6, 7], dtype=torch.float64) for _ in range(2))
     stacked.train(cores, x, y, mu, square, steps=20)
-    step = stacked.stepper(stacked.Problem(x, y, mu, square, None, Optimiser()))
+    step, problem = stacked.stepper(square, Optimiser()), stacked.Problem(x, y, mu, square, None, Optimiser())
     for _ in range(20):
-        step(batched.parameters, batched.moments)
+        step(batched.parameters, batched.moments, *problem.tensors())
     for a, b in zip(cores.parameters, batched.parameters, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
@@ -71,15 +71,70 @@ def test_networks_with_different_losses_train_as_one_stack():
             torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
-def test_the_step_a_gpu_compiles_can_be_traced_and_is_the_same():
+@pytest.mark.parametrize("rates", [None, torch.tensor([0.001, 0.01, 0.001], dtype=torch.float64)])
+def test_the_step_a_gpu_compiles_can_be_traced_and_is_the_same(rates):
+    # thin layers are sums there, not products
     x, y = data()
-    problem = stacked.Problem(x, y.double(), torch.zeros(3).double(), weighted, torch.ones(3, 2).double(), Optimiser())
-    plain, traced = (Stack((2, 8, 1), [0, 1, 2], dtype=torch.float64) for _ in range(2))
-    stacked.stepper(problem)(plain.parameters, plain.moments)
-    compiled = torch.compile(stacked.stepper(problem), fullgraph=True, dynamic=False, backend="aot_eager")
-    compiled(traced.parameters, traced.moments)
+    problem = stacked.Problem(x, y.double(), torch.ones(3).double(), weighted, torch.ones(3, 2).double(), Optimiser(), rates)
+    plain, traced = (Stack((2, 8, 8, 1), [0, 1, 2], dtype=torch.float64) for _ in range(2))
+    step = stacked.stepper(weighted, Optimiser())
+    compiled = torch.compile(step, fullgraph=True, dynamic=False, backend="aot_eager")
+    for _ in range(3):
+        step(plain.parameters, plain.moments, *problem.tensors())
+        compiled(traced.parameters, traced.moments, *problem.tensors())
     for a, b in zip(plain.parameters, traced.parameters, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_stacks_of_one_shape_are_compiled_once():
+    problems = [stacked.Problem(*data(), torch.zeros(3), square, None, Optimiser()) for _ in range(2)]
+    shapes = [tuple(t.shape for t in problem.tensors() if t is not None) for problem in problems]
+    assert stacked._compiled(square, Optimiser(), False, shapes[0]) is stacked._compiled(square, Optimiser(), False, shapes[1])
+
+
+def test_learning_rates_of_their_own():
+    x, y = data()
+    rates = torch.tensor([0.001, 0.01, 0.003])
+    together = Stack((2, 30, 20, 1), [5, 6, 7], dtype=torch.float64)
+    stacked.train(together, x, y, torch.full((3,), 0.1), square, steps=20, rates=rates)
+    for r in range(3):
+        alone = Stack((2, 30, 20, 1), [5 + r], dtype=torch.float64)
+        optimiser = Optimiser(lr=float(rates[r].double()))
+        stacked.train(alone, x[r : r + 1], y[r : r + 1], torch.full((1,), 0.1), square, steps=20, optimiser=optimiser)
+        for mine, theirs in zip(together.select(r), alone.select(0), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_units_added_for_alignment_change_nothing_and_stay_zero():
+    x, y = data()
+    stack = Stack((2, 30, 20, 1), [5, 6, 7], dtype=torch.float64)
+    wide, moments = ([stacked._aligned(t, i, 6) for i, t in enumerate(ts)] for ts in (stack.parameters, stack.moments))
+    assert [tuple(p.shape[1:]) for p in wide] == [(32, 2), (32,), (24, 32), (24,), (1, 24), (1,)]
+    tensors = stacked.Problem(x, y.double(), torch.full((3,), 0.1).double(), square, None, Optimiser()).tensors()
+    step = stacked.stepper(square, Optimiser())
+    for _ in range(20):
+        step(stack.parameters, stack.moments, *tensors)
+        step(wide, moments, *tensors)
+    for mine, padded in zip(stack.parameters, wide, strict=True):
+        torch.testing.assert_close(padded[tuple(map(slice, mine.shape))], mine, rtol=1e-10, atol=1e-10)
+        assert float(padded.abs().sum()) == pytest.approx(float(mine.abs().sum()), rel=1e-9)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_hidden_layers_in_bfloat16_give_nearly_the_same_gradient(compiled):
+    x, y = data(n=1000, dtype=torch.float32)
+    tensors = stacked.Problem(x, y.float(), torch.full((3,), 0.1), square, None, Optimiser("sgd", lr=1.0)).tensors()
+    moved = {}
+    for half in (False, True):
+        stack = Stack((2, 32, 24, 1), [5, 6, 7])
+        before = [p.clone() for p in stack.parameters]
+        step = stacked.stepper(square, Optimiser("sgd", lr=1.0), half)
+        step = torch.compile(step, fullgraph=True, dynamic=False, backend="aot_eager") if compiled else step
+        step(stack.parameters, stack.moments, *tensors)
+        moved[half] = [p - b for p, b in zip(stack.parameters, before, strict=True)]
+        assert all(p.dtype == torch.float32 for p in stack.parameters)
+    for exact, rough in zip(moved[False], moved[True], strict=True):
+        assert 0 < float((rough - exact).norm() / exact.norm()) < 0.03
 
 
 def test_blocks_of_tiny_networks_and_single_ones_are_the_same(monkeypatch):
@@ -97,12 +152,29 @@ def test_blocks_of_tiny_networks_and_single_ones_are_the_same(monkeypatch):
 @pytest.mark.parametrize("fuse", [True, False])
 def test_a_gpu_compiled_or_not_does_what_the_cores_do(fuse):
     x, y = data()
-    weights, stacks = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]), []
+    weights, stacks, rates = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]), [], torch.tensor([0.001, 0.002, 0.001])
     for device in ("cpu", "cuda"):
         stacks.append(Stack((2, 30, 20, 1), [5, 5, 7], dtype=torch.float64, device=device))
-        stacked.train(stacks[-1], x, y, torch.full((3,), 0.1), weighted, weights=weights, steps=50, fuse=fuse, tf32=True)
+        stacked.train(
+            stacks[-1], x, y, torch.full((3,), 0.1), weighted, weights=weights, steps=50, rates=rates, fuse=fuse,
+            products="tf32",
+        )  # fmt: skip
     for a, b in zip(*(s.parameters for s in stacks), strict=True):
         torch.testing.assert_close(a, b.cpu(), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("fuse", [True, False])
+def test_bfloat16_on_a_gpu_learns_what_float32_does(fuse):
+    x, y = data(n=400, dtype=torch.float32)
+    losses = []
+    for products in ("float32", "bfloat16"):
+        stack = Stack((2, 60, 60, 1), [5, 6, 7], device="cuda")
+        stacked.train(stack, x, y, torch.zeros(3), square, steps=300, fuse=fuse, products=products)
+        assert [tuple(p.shape[1:]) for p in stack.parameters][2] == (60, 60)
+        losses.append(square(stack(x.cuda()), y.cuda()).mean(-1).cpu())
+    assert float(losses[0].max()) < 0.3
+    torch.testing.assert_close(losses[1], losses[0], rtol=0.2, atol=0.02)
 
 
 def test_watch_sees_the_steps_asked_for():
@@ -126,3 +198,5 @@ def test_bad_input():
         stacked.train(stack, x, y, torch.zeros(3), square, steps=1)
     with pytest.raises(ValueError, match="Available: sgd, rmsprop"):
         Optimiser("adam")
+    with pytest.raises(ValueError, match="Unknown products 'half'. Available: float32, tf32, bfloat16"):
+        stacked.train(stack, x[:2], y[:2], torch.zeros(2), square, steps=1, products="half")

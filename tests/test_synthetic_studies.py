@@ -207,11 +207,13 @@ def test_a_replication_does_not_depend_on_the_others():
 @pytest.mark.parametrize("name", STUDIES)
 def test_jobs_trained_together_are_those_trained_alone(name):
     study, context = STUDIES[name], Context()
-    jobs = [Job(cell, 0) for cell in study.cells("smoke")[:4]]
+    cells = study.cells("smoke")
+    jobs = [Job(cell, 0) for cell in (*cells[:4], *(cell for cell in cells if cell.spec["changed"] == "lr"))]
+    assert {job.cell.spec["lr"] for job in jobs} == {0.001, 0.01}
     draw = {"spirals": spirals.data_of, "sine": sine.data_of}[name]
-    together = list(replicated._together(jobs, context, draw, 10))  # what a GPU does
+    together = list(replicated._together(jobs, context, draw, "tf32", 10))  # what a GPU does
     for mine, job in zip(together, jobs, strict=True):
-        (alone,) = replicated.trained([job], context, draw, 10)
+        (alone,) = replicated.trained([job], context, draw, products="tf32", every=10)
         assert mine.job == alone.job == job and mine.steps == alone.steps
         for a, b in zip(mine.parameters, alone.parameters, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
@@ -225,8 +227,10 @@ def test_chunks_fit_the_memory_and_keep_shapes_apart():
     for chunk in chunks:
         assert len({replicated._shape(job) for job in chunk}) == 1
         assert sum(replicated._size(job) for job in chunk) <= replicated.MOST or len(chunk) == 1
-    assert len(chunks) < 25
+    sizes = [sum(job.cell.spec["replications"] for job in chunk) for chunk in chunks]
+    assert sorted(sizes) == [10] * 12 + [240] * 4  # the large ones alike: compiled once
     assert all(len(chunk) == 1 for chunk in replicated.chunks(jobs, "cpu"))
+    assert len(replicated.chunks([Job(cell, 0) for cell in spirals.STUDY.cells("paper")], "cuda")) == 1
 
 
 def test_penalty_readings():
@@ -259,6 +263,8 @@ def test_settings_are_readings_and_the_others_stay_beside_them():
     assert all(spec["reading"] == "clipped" for spec in specs if spec["changed"] != "reading")
     assert {spec["reading"] for spec in specs if spec["changed"] == "reading"} == {"affine", "absolute", "half"}
     assert {spec["lr"] for spec in specs if spec["changed"] == "lr"} == {0.001}
+    exact = with_settings(sine.STUDY, ["products=tf32"]).cells("smoke")
+    assert all(cell.spec["products"] == "tf32" for cell in exact) and "products" not in sine.STUDY.cells("smoke")[0].spec
     with pytest.raises(ValueError, match="Unknown reading 'clippd'.*did you mean 'clipped'"):
         with_settings(sine.STUDY, ["reading=clippd"])
     with pytest.raises(ValueError, match="Unknown penalty 'total'"):

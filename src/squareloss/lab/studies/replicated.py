@@ -6,6 +6,7 @@ cells of a group that have the same shape train together, split where the memory
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +20,11 @@ from squareloss.lab.data.synthetic import Sample
 from squareloss.lab.runs import Context, Job
 from squareloss.lab.studies.one_output import LOSSES, blended
 from squareloss.lab.training import stacked
-from squareloss.lab.training.stacked import Optimiser, Stack, forward
+from squareloss.lab.training.stacked import Stack, forward
 
 PENALTIES = ("sum", "mean")
-MOST = 8 * 10**8  # networks x points x width that train together on a GPU: 200 of the paper's sine networks, some 25 GB
-FEW = 150  # networks: the step of a smaller stack is not worth compiling
+MOST = 10**9  # networks x points x width that train together on a GPU: 240 of the paper's sine networks, some 15 GB
+WORTH = 5 * 10**11  # networks x points x width x steps from which compiling a step takes less time than it saves
 _EVALUATED = 2 * 10**8  # networks x points x width that are evaluated at once
 
 Draw = Callable[[Job], Split]
@@ -72,36 +73,42 @@ class Trained:
         return rounded(((f > 0) != (sample.y > 0)).float().mean(-1))
 
 
-def trained(jobs: Sequence[Job], context: Context, draw: Draw, every: int = 0) -> Iterator[Trained]:
+def trained(
+    jobs: Sequence[Job], context: Context, draw: Draw, *, products: str, every: int = 0
+) -> Iterator[Trained]:  # fmt: skip
     """Train the networks of jobs of equal shape; each job's in turn, ready to be measured.
 
     Arguments:
         jobs: with the spec's entries loss, mu, penalty, lr, n, width, steps and replications.
         context: device and progress.
         draw: the data of a job's replications.
+        products: of training on a GPU, see `stacked.train`; all that is measured is float32.
         every: steps between two notes of the training curve; 0 for none.
     """
     for chunk in chunks(jobs, context.device):
-        yield from _together(chunk, context, draw, every)
+        yield from _together(chunk, context, draw, products, every)
         if context.device.startswith("cuda"):
             torch.cuda.empty_cache()
 
 
 def chunks(jobs: Sequence[Job], device: str) -> list[list[Job]]:
-    """Jobs that train together: of one shape, and on a GPU as many as `MOST` allows; on a CPU one at a time."""
-    found: list[list[Job]] = []
-    for job in sorted(jobs, key=_shape):  # a stable order, whatever was asked for
-        last = found[-1] if found else []
-        fits = sum(_size(other) for other in last) + _size(job) <= MOST
-        if last and device.startswith("cuda") and fits and _shape(last[0]) == _shape(job):
-            last.append(job)
-        else:
-            found.append([job])
-    return found
+    """Jobs that train together: of one shape, on a GPU as few stacks as `MOST` allows, of even sizes; on a CPU each alone."""
+    shapes: dict[tuple[int, ...], list[Job]] = {}
+    for job in sorted(jobs, key=lambda job: (_shape(job), -_size(job))):  # a stable order, whatever was asked for
+        shapes.setdefault(_shape(job), []).append(job)
+    return [chunk for same in shapes.values() for chunk in (_even(same) if device.startswith("cuda") else [[j] for j in same])]
 
 
-def _shape(job: Job) -> tuple[float, ...]:
-    return tuple(job.cell.spec[key] for key in ("n", "width", "steps", "lr"))
+def _even(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Jobs of one shape, the largest first, each put to the stack that has least: so stacks are alike, and compiled once."""
+    found: list[list[Job]] = [[] for _ in range(math.ceil(sum(map(_size, jobs)) / MOST))]
+    for job in jobs:
+        min(found, key=lambda chunk: sum(map(_size, chunk))).append(job)
+    return [chunk for chunk in found if chunk]
+
+
+def _shape(job: Job) -> tuple[int, ...]:
+    return tuple(job.cell.spec[key] for key in ("n", "width", "steps"))
 
 
 def _size(job: Job) -> int:
@@ -109,7 +116,7 @@ def _size(job: Job) -> int:
     return int(spec["replications"] * spec["n"] * spec["width"])
 
 
-def _together(jobs: Sequence[Job], context: Context, draw: Draw, every: int) -> Iterator[Trained]:
+def _together(jobs: Sequence[Job], context: Context, draw: Draw, products: str, every: int) -> Iterator[Trained]:
     started = time.perf_counter()
     spec = jobs[0].cell.spec
     data = [_on(draw(job), context.device) for job in jobs]
@@ -134,8 +141,8 @@ def _together(jobs: Sequence[Job], context: Context, draw: Draw, every: int) -> 
 
     stacked.train(
         stack, x, y, torch.tensor([penalty(job.cell.spec) for job, _ in numbers]), blended, steps=spec["steps"],
-        weights=weights, optimiser=Optimiser(lr=spec["lr"]), every=every, watch=watch, progress=progress,
-        fuse=len(numbers) >= FEW, tf32=True,
+        weights=weights, rates=torch.tensor([job.cell.spec["lr"] for job, _ in numbers]), every=every, watch=watch,
+        progress=progress, fuse=sum(map(_size, jobs)) * spec["steps"] >= WORTH, products=products,
     )  # fmt: skip
     seconds = (time.perf_counter() - started) / len(numbers)
     first = 0

@@ -115,11 +115,11 @@ class Spirals:
         }  # fmt: skip
         suffix = "".join(f"-{key}={value}" for key, value in other.items())
         paper = scale == "paper"
-        return Cell(f"{loss}-mu{mu:g}{suffix}", spec, f"lr{spec['lr']:g}" if paper else "", gpus=1 if paper else 0)
+        return Cell(f"{loss}-mu{mu:g}{suffix}", spec, "all" if paper else "", gpus=1 if paper else 0)
 
     def run(self, jobs: Sequence[Job], context: Context) -> Iterator[Result]:
         """Train all networks of the jobs, then measure job by job."""
-        for networks in trained(jobs, context, data_of, every=jobs[0].cell.spec["every"]):
+        for networks in trained(jobs, context, data_of, products="tf32", every=jobs[0].cell.spec["every"]):
             started = time.perf_counter()
             metrics = measured(networks)
             yield Result(networks.job, metrics, seconds=networks.seconds + time.perf_counter() - started)

@@ -7,6 +7,7 @@ overhead, are batched there too. Either way a network of the stack is the networ
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +22,10 @@ from squareloss.lab.training.recipes import OPTIMISERS
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # outputs (..., n, width) and labels (..., n) to losses (..., n)
 WeightedObjective = Callable[[Tensor, Tensor, Tensor], Tensor]  # with weights (..., k), a row for each network
+PRODUCTS = ("float32", "tf32", "bfloat16")
 CHUNK = 100  # steps between two reports of progress
+NARROW = 4  # inputs of a layer, at most, that a compiled step adds up without a product
+ALIGNED = 8  # bfloat16 numbers: a GPU's fast products want rows of 16 bytes
 _BLOCK = 2**17  # values of one layer that a CPU's cache holds: so many networks step together there
 
 
@@ -89,30 +93,56 @@ class Stack:
         return [p[index] for p in self.parameters]
 
 
-def forward(parameters: Sequence[Tensor], x: Tensor) -> Tensor:
-    """Outputs (..., n, width) of points (..., n, d): linear layers with ReLU between them."""
+def forward(parameters: Sequence[Tensor], x: Tensor, half: bool = False) -> Tensor:
+    """Outputs (..., n, width) of points (..., n, d): linear layers with ReLU between them.
+
+    With `half`, hidden layers are kept, and multiplied by each other, in bfloat16; inputs and outputs never are.
+    """
     layers = list(zip(parameters[::2], parameters[1::2], strict=True))
     for i, (weight, bias) in enumerate(layers):
-        x = x @ weight.mT + bias.unsqueeze(-2)
-        x = torch.relu(x) if i < len(layers) - 1 else x
+        x = _linear(x, weight, bias, half and 0 < i < len(layers) - 1)
+        if i < len(layers) - 1:
+            x = torch.relu(x.bfloat16() if half else x)
     return x
 
 
-def penalised(parameters: Sequence[Tensor], x: Tensor, labels: Tensor, mu: Tensor, objective: Objective) -> Tensor:
+def _linear(x: Tensor, weight: Tensor, bias: Tensor, half: bool) -> Tensor:
+    """x W' + b. A compiled step does thin layers without products: these would each go to memory, sums are fused."""
+    if half:
+        return (x @ weight.bfloat16().mT).to(bias.dtype) + bias.unsqueeze(-2)
+    x = x.to(bias.dtype)
+    if torch.compiler.is_compiling() and weight.shape[-2] == 1:
+        return (x * weight).sum(-1, keepdim=True) + bias.unsqueeze(-2)
+    if torch.compiler.is_compiling() and weight.shape[-1] <= NARROW:
+        terms = [x[..., i, None] * weight[..., None, :, i] for i in range(weight.shape[-1])]
+        return sum(terms, bias.unsqueeze(-2))
+    return x @ weight.mT + bias.unsqueeze(-2)
+
+
+def penalised(
+    parameters: Sequence[Tensor], x: Tensor, labels: Tensor, mu: Tensor, objective: Any, weights: Tensor | None = None,
+    half: bool = False,
+) -> Tensor:  # fmt: skip
     """The sum over networks of mean loss + (mu / n) |W|^2, over all weight matrices but no bias; networks do not interact."""
-    loss = objective(forward(parameters, x), labels).mean(-1)
+    outputs = forward(parameters, x, half)
+    losses = objective(outputs, labels) if weights is None else objective(outputs, labels, weights)
     squares = sum(weight.square().sum((-2, -1)) for weight in parameters[::2])
-    return (loss + mu / x.shape[-2] * squares).sum()
+    return (losses.mean(-1) + mu / x.shape[-2] * squares).sum()  # type: ignore[no-any-return]
 
 
-def update(parameters: Sequence[Tensor], moments: Sequence[Tensor], gradients: Sequence[Tensor], optimiser: Optimiser) -> None:
-    """One step of the optimiser, in place."""
+def update(
+    parameters: Sequence[Tensor], moments: Sequence[Tensor], gradients: Sequence[Tensor], optimiser: Optimiser,
+    rates: Tensor | None = None,
+) -> None:  # fmt: skip
+    """One step of the optimiser, in place; `rates` (R,) stand in for its learning rate."""
     for p, moment, g in zip(parameters, moments, gradients, strict=True):
         if optimiser.name == "rmsprop":
             moment.mul_(optimiser.decay).addcmul_(g, g, value=1 - optimiser.decay)
-            p.addcdiv_(g, moment.sqrt().add_(optimiser.eps), value=-optimiser.lr)
-        else:
+            g = g / moment.sqrt().add_(optimiser.eps)
+        if rates is None:
             p.add_(g, alpha=-optimiser.lr)
+        else:
+            p.sub_(rates.view(-1, *[1] * (p.ndim - 1)) * g)
 
 
 Advance = Callable[[int], None]
@@ -120,7 +150,13 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Problem:
-    """What a stack is trained on: data (R, n, d) and (R, n), penalties (R,), the loss with its weights (R, k), how to step."""
+    """What a stack is trained on, and how.
+
+    Arguments:
+        x, labels, mu: points (R, n, d), labels (R, n) and penalties (R,).
+        objective, weights: the loss, and its weights (R, k) if it has some.
+        optimiser, rates: how to step, and learning rates (R,) if they differ.
+    """
 
     x: Tensor
     labels: Tensor
@@ -128,17 +164,20 @@ class Problem:
     objective: Any
     weights: Tensor | None
     optimiser: Optimiser
+    rates: Tensor | None = None
 
-    def value(self) -> Callable[[Sequence[Tensor]], Tensor]:
-        """`penalised` as a function of the parameters; plain closures, which torch.compile traces."""
-        x, labels, mu, objective, weights = self.x, self.labels, self.mu, self.objective, self.weights
-        weighted = objective if weights is None else lambda outputs, labels: objective(outputs, labels, weights)
-        return lambda parameters: penalised(parameters, x, labels, mu, weighted)
+    def value(self, parameters: Sequence[Tensor]) -> Tensor:
+        """`penalised` as a function of the parameters."""
+        return penalised(parameters, self.x, self.labels, self.mu, self.objective, self.weights)
 
     def part(self, block: slice) -> Problem:
         """That of some of the networks."""
-        weights = None if self.weights is None else self.weights[block]
-        return Problem(self.x[block], self.labels[block], self.mu[block], self.objective, weights, self.optimiser)
+        weights, rates = (None if values is None else values[block] for values in (self.weights, self.rates))
+        return Problem(self.x[block], self.labels[block], self.mu[block], self.objective, weights, self.optimiser, rates)
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """What a step of `stepper` takes besides parameters and moments."""
+        return self.x, self.labels, self.mu, self.weights, self.rates
 
 
 def train(
@@ -151,11 +190,12 @@ def train(
     steps: int,
     weights: Tensor | None = None,
     optimiser: Optimiser | None = None,
+    rates: Tensor | None = None,
     every: int = 0,
     watch: Callable[[int, Stack], None] | None = None,
     progress: Callable[[int], None] | None = None,
     fuse: bool = True,
-    tf32: bool = False,
+    products: str = "float32",
 ) -> None:
     """Train all networks of a stack in place.
 
@@ -167,11 +207,15 @@ def train(
         steps: full-batch steps.
         weights: (R, k), handed to the objective as a third argument: so networks with different losses train as one stack.
         optimiser: RMSProp with the paper's settings if None.
+        rates: learning rates (R,), where networks have their own; the optimiser's if None.
         every, watch: after every so many steps `watch(step, stack)` is called, for curves.
         progress: called with the number of steps done, now and then.
         fuse: compile the step, on a GPU. It takes some ten seconds for each new shape, and pays where products are small.
-        tf32: TF32 products on a GPU, several times as fast.
+        products: on a GPU, "float32", "tf32" (several times as fast), or "bfloat16": twice as fast again, with hidden layers
+            of 8 bits, for large n; weights, moments, inputs and outputs stay float32. On a CPU all are float32.
     """
+    if products not in PRODUCTS:
+        raise ValueError(f"Unknown products {products!r}. Available: {', '.join(PRODUCTS)}")
     optimiser = Optimiser() if optimiser is None else optimiser
     if not len(stack) == len(x) == len(labels) == len(mu):
         raise ValueError(
@@ -179,10 +223,12 @@ def train(
         )
     dtype = stack.parameters[0].dtype
     x, labels, mu = x.to(stack.device, dtype), labels.to(stack.device, dtype), mu.to(stack.device, dtype)
-    weights = None if weights is None else weights.to(stack.device, dtype)
-    problem = Problem(x, labels, mu, objective, weights, optimiser)
-    with _products(tf32 and stack.device.type == "cuda"):
-        run = _captured(stack, problem, fuse) if stack.device.type == "cuda" else _on_cores(stack, problem)
+    weights, rates = (None if values is None else values.to(stack.device, dtype) for values in (weights, rates))
+    problem = Problem(x, labels, mu, objective, weights, optimiser, rates)
+    if stack.device.type != "cuda":
+        return _advance(_on_cores(stack, problem), stack, steps, every, watch, progress)
+    with _precision(products):
+        run = _captured(stack, problem, fuse, products == "bfloat16")
         _advance(run, stack, steps, every, watch, progress)
 
 
@@ -202,56 +248,88 @@ def _advance(
 
 
 @contextmanager
-def _products(tf32: bool) -> Iterator[None]:
-    """TF32 products for a while, if asked for."""
-    if not tf32:
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+def _precision(products: str) -> Iterator[None]:
+    """How products are done on a GPU, for a while."""
+    matmul: Any = torch.backends.cuda.matmul
+    before = torch.get_float32_matmul_precision(), matmul.allow_bf16_reduced_precision_reduction
+    torch.set_float32_matmul_precision("high" if products == "tf32" else "highest")
+    matmul.allow_bf16_reduced_precision_reduction = False  # sums of bfloat16 products are float32
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(before[0])
+        matmul.allow_bf16_reduced_precision_reduction = before[1]
 
 
-def stepper(problem: Problem) -> Callable[[list[Tensor], list[Tensor]], None]:
-    """One step of a whole stack in place, of parameters and moments: what a GPU records and replays."""
-    value, optimiser = problem.value(), problem.optimiser
+Step = Callable[..., None]
 
-    def step(parameters: list[Tensor], moments: list[Tensor]) -> None:
-        update(parameters, moments, torch.func.grad(value)(parameters), optimiser)
+
+def stepper(objective: Any, optimiser: Optimiser, half: bool = False) -> Step:
+    """One step of a whole stack in place, of parameters, moments and `Problem.tensors`: what a GPU records and replays."""
+
+    def step(
+        parameters: list[Tensor], moments: list[Tensor], x: Tensor, labels: Tensor, mu: Tensor,
+        weights: Tensor | None, rates: Tensor | None,
+    ) -> None:  # fmt: skip
+        gradients = torch.func.grad(lambda p: penalised(p, x, labels, mu, objective, weights, half))(parameters)
+        update(parameters, moments, gradients, optimiser, rates)
 
     return step
 
 
-def _captured(stack: Stack, problem: Problem, fuse: bool) -> Advance:
-    """A function that advances the stack by so many steps: gradient and update, compiled together, replayed as a graph."""
+@functools.lru_cache(maxsize=1)
+def _compiled(objective: Any, optimiser: Optimiser, half: bool, shapes: tuple[Any, ...]) -> Step:
+    """The step compiled for stacks of these shapes; kept, since stacks of one shape follow each other."""
+    torch.compiler.reset()  # or the shapes of earlier stacks count against the limit of recompilations
+    step: Step = torch.compile(stepper(objective, optimiser, half), fullgraph=True, dynamic=False)
+    return step
 
-    step = stepper(problem)
-    if fuse:
-        torch.compiler.reset()  # or the shapes of earlier stacks count against the limit of recompilations
-    advance = torch.compile(step, fullgraph=True, dynamic=False) if fuse else step
-    kept = [t.clone() for t in (*stack.parameters, *stack.moments)]
+
+def _captured(stack: Stack, problem: Problem, fuse: bool, half: bool) -> Advance:
+    """A function that advances the stack by so many steps: gradient and update, compiled together, replayed as a graph."""
+    state = [*stack.parameters, *stack.moments]
+    room = [_aligned(t, i % len(stack.parameters), len(stack.parameters)) for i, t in enumerate(state)] if half else state
+    parameters, moments, data = room[: len(room) // 2], room[len(room) // 2 :], problem.tensors()
+    shapes = tuple((t.shape, t.dtype) for t in (*parameters, *data) if t is not None)
+    step = stepper(problem.objective, problem.optimiser, half)
+    advance = _compiled(problem.objective, problem.optimiser, half, shapes) if fuse else step
+    kept = [t.clone() for t in room]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()  # the copies were made on another stream
     with torch.cuda.stream(stream):
         for _ in range(3):
-            advance(stack.parameters, stack.moments)
+            advance(parameters, moments, *data)
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
-            advance(stack.parameters, stack.moments)
-        torch._foreach_copy_([*stack.parameters, *stack.moments], kept)
+            advance(parameters, moments, *data)
+        torch._foreach_copy_(room, kept)
     stream.synchronize()
 
     def run(count: int) -> None:
         with torch.cuda.stream(stream):
             for _ in range(count):
                 graph.replay()
+            for mine, wide in zip(state, room, strict=True):
+                if mine is not wide:
+                    mine.copy_(wide[tuple(map(slice, mine.shape))])
         stream.synchronize()
 
     return run
+
+
+def _aligned(tensor: Tensor, place: int, count: int) -> Tensor:
+    """A weight or bias with hidden units of weight zero added, which stay zero, until a layer's rows are aligned.
+
+    Arguments:
+        tensor: (R, out, in) or (R, out).
+        place, count: which of how many parameters: the first layer's inputs and the last one's outputs are left as they are.
+    """
+    out, inputs = tensor.shape[1], tensor.shape[-1]
+    after = 0 if place >= count - 2 else -out % ALIGNED
+    before = 0 if place < 2 else -inputs % ALIGNED
+    padding = (0, before, 0, after) if tensor.ndim == 3 else (0, after)
+    return torch.nn.functional.pad(tensor, padding)
 
 
 def _on_cores(stack: Stack, problem: Problem) -> Advance:
@@ -261,13 +339,13 @@ def _on_cores(stack: Stack, problem: Problem) -> Advance:
 
     def one(block: slice, count: int) -> None:
         # copies: views of the stack would share its version counters between threads
-        value = problem.part(block).value()
+        value, rates = problem.part(block).value, problem.part(block).rates
         leaves = [p[block].clone().requires_grad_() for p in stack.parameters]
         moments = [m[block].clone() for m in stack.moments]
         for _ in range(count):
             gradients = torch.autograd.grad(value(leaves), leaves)
             with torch.no_grad():
-                update(leaves, moments, gradients, problem.optimiser)
+                update(leaves, moments, gradients, problem.optimiser, rates)
         for kept, new in zip((*stack.parameters, *stack.moments), (*leaves, *moments), strict=True):
             kept[block] = new.detach()
 
