@@ -64,9 +64,15 @@ def main() -> None:
             print(json.dumps(alone(args.alone[0], int(args.alone[1]))))
             return
         share = 10 if args.quick else 1
-        rows = on_cuda(args.parts, share) if args.device == "cuda" else on_cpu(args.parts, share, args.rounds, args.threads)
-    if not args.quick:
-        print(f"wrote {write(f'ntk_{args.device}', rows, threads=args.threads, bars=BARS)}")
+
+        def keep(rows: dict[str, Any]) -> None:
+            if not args.quick:
+                write(f"ntk_{args.device}", rows, threads=args.threads, bars=BARS)
+
+        rows = (
+            on_cuda(args.parts, share, keep) if args.device == "cuda" else on_cpu(args.parts, share, args.rounds, args.threads)
+        )
+        keep(rows)
 
 
 def data(n: int, device: str = "cpu", seed: int = 0) -> Data:
@@ -223,18 +229,22 @@ def memory(field: str) -> float:
     return next(float(line.split()[1]) / 1e3 for line in lines if line.startswith(field))
 
 
-def on_cuda(parts: list[str], share: int) -> dict[str, Any]:
+def on_cuda(parts: list[str], share: int, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """All parts, small problems first; `keep` is called with what there is after each row."""
     rows: dict[str, Any] = {}
     small = data(500, "cuda")
     ridge(*small[:2], MU)  # libraries
     iterative(small, 50)
-    if "exact" in parts:
-        rows["exact"] = [cuda_exact(n // share) for n in CUDA_EXACT]
-        rows["exact"][-1]["met"] = rows["exact"][-1]["peak_gb"] <= BARS["cuda_exact_gb"]
+    for n in CUDA_EXACT if "exact" in parts else []:
+        row = cuda_exact(n // share)
+        rows.setdefault("exact", []).append(row | ({"met": row["peak_gb"] <= BARS["cuda_exact_gb"]} if n == 100_000 else {}))
+        keep(rows)
     if "path" in parts:
         rows["path"] = cuda_path(PATH // share)
-    if "iterative" in parts:
-        rows["iterative"] = [cuda_iterative(n // share, rank // share) for n, rank in CUDA_ITERATIVE]
+        keep(rows)
+    for n, rank in CUDA_ITERATIVE if "iterative" in parts else []:
+        rows.setdefault("iterative", []).append(cuda_iterative(n // share, rank // share))
+        keep(rows)
     return rows
 
 
