@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squareloss.lab.studies.theory.common import Theorem, Work, rounded
+from squareloss.lab.studies.theory.common import Theorem, Work, replications, rounded
 from squareloss.lab.studies.theory.excess_risk import C
 from squareloss.lab.studies.theory.logistic import circle_logistic
 from squareloss.lab.studies.theory.sphere import Circle, Target, circle_points, penalty, ridge, uniform
@@ -43,7 +43,8 @@ def specs(scale: str) -> dict[str, dict[str, Any]]:
     """The rate for three dimensions; square loss and cross-entropies on the circle."""
     rate = {
         f"rate-d{d}-n{n}": {
-            "loss": "square", "d": d, "n": n, "height": 0.9, "c": C, "replications": _REPLICATIONS[scale],
+            "loss": "square", "d": d, "n": n, "height": 0.9, "c": C,
+            "replications": _REPLICATIONS[scale] if d == 2 else replications(_REPLICATIONS[scale], n),
             "degree": 512 if n > 200_000 else 128, "points": 20000 if scale == "paper" else 3000,
         }
         for d, ns in _NS[scale].items()

@@ -69,6 +69,11 @@ def seed_of(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
+def replications(count: int, n: int) -> int:
+    """So many, but twenty at most beyond n = 10,000: factorising takes n^3 / 3 operations, and large samples differ less."""
+    return count if n <= 10_000 else min(count, 20)
+
+
 def rounded(values: Tensor | Sequence[float] | float) -> Any:
     """Numbers with six significant digits: results stay small."""
     found = values.tolist() if isinstance(values, Tensor) else values

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squareloss.lab.studies.theory.common import Theorem, Work, rounded
+from squareloss.lab.studies.theory.common import Theorem, Work, replications, rounded
 from squareloss.lab.studies.theory.sphere import Circle, Target, circle_points, penalty, ridge, uniform
 
 KAPPAS = (0.5, 1.0, 2.0)
@@ -41,8 +41,9 @@ def specs(scale: str) -> dict[str, dict[str, Any]]:
     """One cell for each dimension, exponent and n."""
     return {
         f"d{d}-kappa{kappa:g}-n{n}": {
-            "d": d, "kappa": kappa, "n": n, "c": C, "replications": _REPLICATIONS[scale], "degree": 512 if n > 200_000 else 128,
-            "points": 20000 if scale == "paper" else 2000,
+            "d": d, "kappa": kappa, "n": n, "c": C,
+            "replications": _REPLICATIONS[scale] if d == 2 else replications(_REPLICATIONS[scale], n),
+            "degree": 512 if n > 200_000 else 128, "points": 20000 if scale == "paper" else 2000,
         }
         for d, ns in _NS[scale].items()
         for kappa in KAPPAS

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from squareloss.codings import Simplex
-from squareloss.lab.studies.theory.common import Theorem, Work, rounded
+from squareloss.lab.studies.theory.common import Theorem, Work, replications, rounded
 from squareloss.lab.studies.theory.excess_risk import C
 from squareloss.lab.studies.theory.sphere import penalty, ridge, uniform
 
@@ -33,7 +33,7 @@ def specs(scale: str) -> dict[str, dict[str, Any]]:
             "K": k,
             "n": n,
             "c": C,
-            "replications": _REPLICATIONS[scale],
+            "replications": replications(_REPLICATIONS[scale], n),
             "points": 20000 if scale == "paper" else 2000,
         }
         for k in (3, 5, 10)
