@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from squareloss.lab import report
+from squareloss.lab.report.views import _rates
 from squareloss.lab.report.views._rates import Series, held, slope, verdict
 from squareloss.lab.runs import Store
 from squareloss.lab.runs.execute import execute
@@ -184,6 +185,16 @@ def test_slopes_and_their_intervals():
     assert slope(exact, exponential=True).value == pytest.approx(-0.01) and slope(exact).low is None
     with_zero = Series("c", n, [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0] * 4, [0.0] * 4])
     assert slope(with_zero).value == pytest.approx(-1)
+
+
+def test_many_zeros_and_ones_are_resampled_by_their_number(monkeypatch):
+    n = [10.0, 20.0, 30.0]
+    found = Series("d", n, [[1.0] * k + [0.0] * (12_000 - k) for k in (3000, 800, 200)])
+    quick = slope(found, exponential=True)
+    monkeypatch.setattr(_rates, "MANY", 10**9)
+    each = slope(found, exponential=True)
+    assert quick.value == each.value and quick.low != each.low
+    assert quick.low == pytest.approx(each.low, rel=0.02) and quick.high == pytest.approx(each.high, rel=0.02)
 
 
 def test_seeds_differ():

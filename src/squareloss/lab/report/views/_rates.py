@@ -17,6 +17,7 @@ from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.runs.store import Record
 
 DRAWS = 500
+MANY = 10_000  # replications, from which drawing each would take seconds
 GUIDE = "Dashes: the slope of the bound, through the first point."
 
 
@@ -60,8 +61,16 @@ class Series:
             means, errors = self.means[kept], self.errors[kept]
             return np.maximum(means + errors * draw.standard_normal((DRAWS, len(kept))), 0.1 * means)
         samples = [np.asarray(self.samples[i], dtype=float) for i in kept]
-        means = np.stack([draw.choice(sample, (DRAWS, len(sample))).mean(1) for sample in samples], 1)
+        means = np.stack([_resampled(sample, draw) for sample in samples], 1)
         return np.maximum(means, [sample[sample > 0].min() / len(sample) / 2 for sample in samples])
+
+
+def _resampled(sample: Any, draw: np.random.Generator) -> Any:
+    """Means of samples drawn anew from a sample (n,), (DRAWS,); of many zeros and ones by how often each comes."""
+    values, counts = np.unique(sample, return_counts=True)
+    if len(sample) <= MANY or len(values) > 2:
+        return draw.choice(sample, (DRAWS, len(sample))).mean(1)
+    return draw.multinomial(len(sample), counts / len(sample), DRAWS) @ values / len(sample)
 
 
 @dataclass(frozen=True)
