@@ -105,13 +105,12 @@ def chains(boundary: Tensor, tolerance: float) -> list[list[tuple[float, float]]
 
 def _simpler(line: list[tuple[float, float]], tolerance: float) -> list[tuple[float, float]]:
     """Douglas and Peucker: the ends, and the farthest point from their chord as long as one is farther than the tolerance."""
-    kept, todo = {0, len(line) - 1}, [(0, len(line) - 1)]
+    points, kept, todo = torch.tensor(line), {0, len(line) - 1}, [(0, len(line) - 1)]
     while todo:
         first, last = todo.pop()
         if last - first < 2:
             continue
-        inner = torch.tensor(line[first + 1 : last])
-        gaps = distances(inner, torch.tensor([[line[first], line[last]]]), float("inf"))
+        gaps = distances(points[first + 1 : last], points[[first, last]][None], float("inf"))
         if float(gaps.max()) > tolerance:
             middle = first + 1 + int(gaps.argmax())
             kept.add(middle)
