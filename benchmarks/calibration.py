@@ -2,7 +2,6 @@
 
     python benchmarks/calibration.py              two threads of the CPU; two to five minutes, 2 GB of memory
     python benchmarks/calibration.py --coverage   how often 95% intervals hold the truth; five minutes on one thread
-    python benchmarks/calibration.py --docs       write the tables of docs/calibration.md from the results of both
 
 Bootstrap: `metrics.evaluate(p, y, bootstrap=1000)` of 10,000 x 100 float32 probabilities: all eight metrics. torchmetrics has
 two of them, the calibration error and the accuracy; its loop draws the samples, indexes them and computes these two. It is
@@ -10,7 +9,7 @@ timed for 20 replicates a round and scaled to 1,000. Bar: under 2 s on two cores
 ECE: one call on 1,000,000 x 100 float32 probabilities each. Bar: no slower than torchmetrics and netcal.
 Rounds are interleaved. CPU seconds are shown beside the clock's, which suffer when other work shares the cores; there, set
 OMP_WAIT_POLICY=PASSIVE, so that threads that wait do not spin.
-The evidence is in results/benchmarks/calibration.json: medians, spread, versions.
+The evidence is in results/benchmarks/calibration.json, and by `docs/fill.py` in docs/calibration.md.
 
 Coverage: ten classes whose probabilities are known, made too sharp by a factor; 200 sets of 2,000 samples each, 300 replicates.
 The truth is the metric of 2,000,000 samples, and 0 for the calibration errors of the factor 1. The table is in
@@ -20,16 +19,13 @@ results/benchmarks/calibration_coverage.json, with what plain quantiles of the r
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any
 
 import torch
-from _evidence import RESULTS, spread, write
+from _evidence import spread, write
 from netcal.metrics import ECE
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
@@ -137,54 +133,12 @@ def speed(rounds: int, threads: int) -> None:
     print(f"wrote {os.path.relpath(path)}")
 
 
-def speed_table(content: dict[str, Any]) -> str:
-    machine = content["machine"]
-    lines = [
-        f"{content['threads']} threads of {machine['cpu']}, torch {machine['torch']}, median (least to greatest); "
-        f"from `{content['command']}`. The cores were shared with other work: load average {content['load_average']:.1f}.",
-        "",
-        "| task | | clock, s | CPU, s |",
-        "|---|---|---|---|",
-    ]
-    tasks = {"bootstrap": "1,000 replicates, 10,000 x 100", "ece": "one ECE, 1,000,000 x 100"}
-    for entry in content["rows"]:
-        clock, cpu = entry["seconds"], entry["cpu_seconds"]
-        measured = f"{clock['median']:.2f} ({clock['min']:.2f} to {clock['max']:.2f}), n = {clock['n']} | {cpu['median']:.2f}"
-        lines.append(f"| {tasks[entry['task']]} | {entry['name']} | {measured} |")
-    return "\n".join(lines)
-
-
-def coverage_table(content: dict[str, Any]) -> str:
-    factors = sorted({entry["factor"] for entry in content["rows"]})
-    names = list(dict.fromkeys(entry["metric"] for entry in content["rows"]))
-    cells = {(entry["metric"], entry["factor"]): f"{entry['ours']:.2f} ({entry['plain']:.2f})" for entry in content["rows"]}
-    lines = [
-        "| covered (plain quantiles) | " + " | ".join(f"factor {f:g}" for f in factors) + " |",
-        "|---" * (len(factors) + 1) + "|",
-    ]
-    lines += [f"| `{name}` | " + " | ".join(cells[name, f] for f in factors) + " |" for name in names]
-    return "\n".join(lines)
-
-
-def docs() -> None:
-    page = RESULTS.parent.parent / "docs" / "calibration.md"
-    text = page.read_text()
-    for mark, name, table in (("coverage", "calibration_coverage", coverage_table), ("speed", "calibration", speed_table)):
-        content = json.loads((RESULTS / f"{name}.json").read_text())
-        text = re.sub(f"<!-- {mark} -->.*?<!-- end -->", f"<!-- {mark} -->\n{table(content)}\n<!-- end -->", text, flags=re.S)
-    page.write_text(text)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--coverage", action="store_true")
-    parser.add_argument("--docs", action="store_true")
     options = parser.parse_args()
-    if options.docs:
-        docs()
-        return
     if options.coverage:
         torch.set_num_threads(1)
         write("calibration_coverage", [entry for factor in (1.0, 1.15, 1.5) for entry in coverage(factor)])

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
+from markdown_tables import of_report  # beside this file
+
 from squareloss.lab.report.views import images
 from squareloss.lab.report.views.image_rows import Net, is_whole, nets
 from squareloss.lab.runs import Record, Store
@@ -28,11 +30,7 @@ def found() -> list[Net]:
 def table(name: str) -> str:
     """A table of the reports, as Markdown, with its caption."""
     made = getattr(images, name)(found())
-    if not made.rows:
-        return "Not run yet."
-    lines = [made.columns, ["---"] * len(made.columns), *([entry.text for entry in row] for row in made.rows)]
-    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return f"{body}\n\n{made.caption}" if made.caption else body
+    return of_report(made) if made.rows else "Not run yet."
 
 
 def front() -> str:

@@ -8,6 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from markdown_tables import of_report, table  # beside this file
+
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "synthetic"
 # name of a table in the page -> heading of the report's table
 HEADINGS = {
@@ -30,19 +32,13 @@ def found(study: str, scale: str) -> Any:
     return gather(RESULTS / f"{study}-{scale}")[0]
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
-
-
 def one(study: str, heading: str) -> str:
     """One table of a report, at the largest scale there is."""
     scale = next((scale for scale in SCALES if found(study, scale)), None)
     tables = [t for t in found(study, scale).tables if t.heading == heading] if scale else []
     if not tables:
         return "Not run yet."
-    rows = [[entry.text.replace("|", "\\|") for entry in row] for row in tables[0].rows]
-    return f"At {scale} scale.\n\n{table(list(tables[0].columns), rows)}\n\n{tables[0].caption}"
+    return f"At {scale} scale.\n\n{of_report(tables[0])}"
 
 
 def survive(study: str) -> str:

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from markdown_tables import table  # beside this file
+
 if TYPE_CHECKING:
     from squareloss.lab.report.tables import Table
 
@@ -26,14 +28,13 @@ def findings(study: str) -> str:
     found = gather(RESULTS / study)[0]
     scale = dict(found.header.facts).get("scale", "")
     lines = [f"- {line}" for line in found.view.sentences] + [f"- Measured at `--scale {scale}`."]
-    rates = [table for table in found.view.tables if "measured slope" in table.columns][:2]
-    return "\n".join(lines + [line for table in rates for line in slopes(table)])
+    rates = [made for made in found.view.tables if "measured slope" in made.columns][:2]
+    return "\n\n".join(["\n".join(lines), *map(slopes, rates)])
 
 
-def slopes(table: Table) -> list[str]:
-    """A table of slopes in Markdown, under its heading."""
-    head = ["| " + " | ".join([table.heading, *table.columns[1:]]) + " |", "|" + " --- |" * len(table.columns)]
-    return ["", *head, *("| " + " | ".join(entry.text for entry in row) + " |" for row in table.rows)]
+def slopes(made: Table) -> str:
+    """A table of slopes, with its heading over the first column."""
+    return table([made.heading, *made.columns[1:]], [[entry.text for entry in row] for row in made.rows])
 
 
 TABLES: dict[str, Callable[[], str]] = {f"theory-{study}": partial(findings, study) for study in STUDIES}

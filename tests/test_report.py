@@ -219,6 +219,17 @@ def test_csv_has_every_replication(tmp_path):
     ]  # fmt: skip
 
 
+def test_what_is_coloured_on_the_page_is_bold_or_italic_on_paper(filled):
+    store, header = filled
+    (good,) = [row.summary("accuracy").mean for row in rows_of(store.records(), header) if row.name == "simplex"]
+    md, tex = (write(store.folder, kind).read_text() for kind in ("md", "tex"))
+    assert f"**{100 * good:.2f} (" in md and f"\\textbf{{{100 * good:.2f} (" in tex
+    replace(header, baseline="simplex").write(store)
+    for text in (md, tex, write(store.folder, "md").read_text()):
+        assert "old is better than" in text and "italic is worse" in text and "reen" not in text
+    assert re.search(r"\| \*\d", write(store.folder, "md").read_text())
+
+
 def test_tex_is_escaped(filled):
     text = write(filled[0].folder, "tex").read_text()
     assert "accuracy (\\%)" in text and "simplex$+$temperature" in text

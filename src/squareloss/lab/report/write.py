@@ -134,11 +134,28 @@ def markdown(reports: Sequence[StudyReport]) -> str:
         lines += [f"# {report.header.title}", "", *([report.losses, ""] if report.losses else [])]
         lines += [f"- {line}" for line in [*report.in_short, *report.cautions]] + [""]
         for table in report.tables:
-            lines += [f"## {table.heading}", "", "| " + " | ".join(table.columns) + " |", "|" + " --- |" * len(table.columns)]
-            lines += ["| " + " | ".join(entry.text.replace("|", "\\|") for entry in row) + " |" for row in table.rows]
-            lines += ["", table.caption, ""]
+            lines += [f"## {table.heading}", "", *markdown_table(table)]
         lines += ["```", *report.commands, "```", ""]
     return "\n".join(lines)
+
+
+def markdown_table(table: Table) -> list[str]:
+    """The lines of a table and its caption; what is green or red on the page is bold or italic."""
+    lines = ["| " + " | ".join(table.columns) + " |", "| --- " * len(table.columns) + "|"]
+    for row in table.rows:
+        texts = [_MARKDOWN.get(entry.kind, "{}").format(entry.text.replace("|", "\\|")) for entry in row]
+        lines.append("| " + " | ".join(texts) + " |")
+    return [*lines, "", *([_uncoloured(table.caption), ""] if table.caption else [])]
+
+
+_MARKDOWN = {"better": "**{}**", "worse": "*{}*"}
+_COLOURS = {"Green is": "Bold is", "green is": "bold is", "red is": "italic is", "green:": "bold:"}  # as captions name them
+
+
+def _uncoloured(caption: str) -> str:
+    for colour, face in _COLOURS.items():
+        caption = caption.replace(colour, face)
+    return caption
 
 
 def tex(reports: Sequence[StudyReport]) -> str:
@@ -155,12 +172,14 @@ def tex(reports: Sequence[StudyReport]) -> str:
                 "\\toprule",
             ]
             lines += [" & ".join(map(_tex, table.columns)) + " \\\\", "\\midrule"]
-            lines += [" & ".join(_tex(entry.text) for entry in row) + " \\\\" for row in table.rows]
+            lines += [" & ".join(_FACES.get(e.kind, "%s") % _tex(e.text) for e in row) + " \\\\" for row in table.rows]
             lines += ["\\bottomrule", "\\end{tabular}"]
-            lines += [f"\\caption{{{_tex(f'{report.header.title} {table.heading}. {table.caption}'.strip())}}}", "\\end{table}"]
+            caption = f"{report.header.title} {table.heading}. {_uncoloured(table.caption)}".strip()
+            lines += [f"\\caption{{{_tex(caption)}}}", "\\end{table}"]
     return "\n".join(lines) + "\n"
 
 
+_FACES = {"better": "\\textbf{%s}", "worse": "\\textit{%s}"}
 _TEX = {"\\": "\\textbackslash{}", "–": "--", "+": "$+$", "<": "$<$", ">": "$>$", "~": "\\textasciitilde{}", "^": "\\^{}"}
 
 
