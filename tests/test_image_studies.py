@@ -301,6 +301,12 @@ def test_each_half_is_read_by_the_temperature_of_the_other():
     assert torch.allclose(probabilities[order[:1000]], torch.softmax(outputs[order[:1000]] / first, 1), atol=1e-5)
 
 
+def test_looking_at_features_leaves_a_network_in_eval_mode():
+    network = models.build({"name": "resnet8", "outputs": 3, "width": 4}).eval()
+    beyond.outputs_of(beyond._Features(network), torch.zeros(2, 3, 32, 32, dtype=torch.uint8))
+    assert not any(module.training for module in network.modules())
+
+
 def test_auroc_is_that_of_scikit_learn_with_ties():
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randint(2, 9, (300,), generator=generator), torch.randint(0, 7, (200,), generator=generator)

@@ -42,6 +42,7 @@ class _Features(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
+        self.train(network.training)  # a new module is in training mode, and would leave the network in it
 
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.network.features(x)  # type: ignore[operator]
