@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 from squareloss.lab.training import stacked
 from squareloss.lab.training.stacked import Optimiser, Stack, logistic, square
@@ -90,6 +91,24 @@ def test_stacks_of_one_shape_are_compiled_once():
     problems = [stacked.Problem(*data(), torch.zeros(3), square, None, Optimiser()) for _ in range(2)]
     shapes = [tuple(t.shape for t in problem.tensors() if t is not None) for problem in problems]
     assert stacked._compiled(square, Optimiser(), False, shapes[0]) is stacked._compiled(square, Optimiser(), False, shapes[1])
+
+
+def test_where_torch_cannot_compile_the_plain_step_is_taken():
+    def plain(x):
+        return None
+
+    def fails(x):
+        raise BackendCompilerFailed(plain, RuntimeError("no Triton"), None)
+
+    with pytest.warns(RuntimeWarning, match="without compilation"):
+        assert stacked._usable(fails, plain, torch.ones(1)) is plain
+    assert stacked._usable(plain, fails, torch.ones(1)) is plain
+
+    def broken(x):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):  # what is no failure of the compiler is not hidden
+        stacked._usable(broken, plain, torch.ones(1))
 
 
 def test_learning_rates_of_their_own():

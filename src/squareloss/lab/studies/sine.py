@@ -1,7 +1,7 @@
 """A sine on the square, not separable: whose probabilities are nearer the truth? (Section 5.1 and its appendix.)
 
     squareloss reproduce sine --scale laptop                  about 8 minutes on 2 cores
-    squareloss reproduce sine --scale paper --device cuda     some 5 minutes on an H200, by its arithmetic
+    squareloss reproduce sine --scale paper --device cuda     some 3 minutes on an H200, by its arithmetic
     squareloss reproduce sine --set reading=clipped           another reading; also penalty=mean and lr=0.01
 
 Networks 2-500-500-1, n = 8000 on [-1, 1]^2, RMSProp, 2000 iterations, mu in {0, .001, .01, .1, 1}, 40 replications. To expect
@@ -76,7 +76,7 @@ class Sine:
         default_factory=lambda: {
             "smoke": "seconds",
             "laptop": "8 minutes on 2 cores",
-            "paper": "some 5 minutes on an H200, estimated",
+            "paper": "some 3 minutes on an H200, estimated",
         }
     )
     seeds: Mapping[str, int] = field(default_factory=lambda: {"smoke": 1, "laptop": 1, "paper": 1})

@@ -8,6 +8,7 @@ overhead, are batched there too. Either way a network of the stack is the networ
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -285,6 +286,19 @@ def _compiled(objective: Any, optimiser: Optimiser, half: bool, shapes: tuple[An
     return step
 
 
+def _usable(compiled: Step, plain: Step, *arguments: Any) -> Step:
+    """The compiled step, after one step with it; where torch can't compile, the plain one and a warning."""
+    from torch._dynamo.exc import TorchDynamoException  # takes a second to import
+
+    try:
+        compiled(*arguments)
+    except TorchDynamoException as error:
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"training without compilation, which takes longer: {reason}", RuntimeWarning, stacklevel=2)
+        return plain
+    return compiled
+
+
 def _captured(stack: Stack, problem: Problem, fuse: bool, half: bool) -> Advance:
     """A function that advances the stack by so many steps: gradient and update, compiled together, replayed as a graph."""
     state = [*stack.parameters, *stack.moments]
@@ -292,11 +306,14 @@ def _captured(stack: Stack, problem: Problem, fuse: bool, half: bool) -> Advance
     parameters, moments, data = room[: len(room) // 2], room[len(room) // 2 :], problem.tensors()
     shapes = tuple((t.shape, t.dtype) for t in (*parameters, *data) if t is not None)
     step = stepper(problem.objective, problem.optimiser, half)
-    advance = _compiled(problem.objective, problem.optimiser, half, shapes) if fuse else step
+    advance = step
     kept = [t.clone() for t in room]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()  # the copies were made on another stream
     with torch.cuda.stream(stream):
+        if fuse:
+            compiled = _compiled(problem.objective, problem.optimiser, half, shapes)
+            advance = _usable(compiled, step, parameters, moments, *data)
         for _ in range(3):
             advance(parameters, moments, *data)
         stream.synchronize()
