@@ -6,10 +6,12 @@
     python benchmarks/attacks.py --device cuda --data DIR --losses NET [NET ...]
 
 NET is a folder written by `Classifier.save`; DIR holds cifar-10-batches-bin. On the CPU the two run in turn, several times, and
-the table shows medians. On CUDA pyautoattack runs as its users run it: a float32 model, PyTorch's defaults, the batch size that
-is best for it. Bars: on the CPU 3 times faster on the normally trained network, 1.5 times on the adversarially trained one;
-on an H200 5 times and 4 times at a robust accuracy within 0.3 points, and PGD-100 on 10,000 images in 15 s. `--parity`
-compares verdicts; `--losses` prints what each attack loss leaves, and what `worst_case` and `autoattack` leave and spend.
+the table shows medians; its last three columns are the share of points with pyautoattack's verdict by our fast mode, by our
+parity mode, which draws the same random numbers, and by pyautoattack with another seed. On CUDA pyautoattack runs as its users
+run it: a float32 model, PyTorch's defaults, the batch size that is best for it. Bars: on the CPU 3 times faster on the normally
+trained network, 1.5 times on the adversarially trained one; on an H200 5 times and 4 times at a robust accuracy within 0.3
+points, and PGD-100 on 10,000 images in 15 s. `--parity` compares verdicts; `--losses` prints what each attack loss leaves, and
+what `worst_case` and `autoattack` leave and spend.
 """
 
 from __future__ import annotations
@@ -85,7 +87,9 @@ def digits_table(rounds: int) -> None:
     _, _, x, y = digits()
     rows = []
     print(
-        f"{'network':>12} {'norm':>5} {'published':>10} {'ours':>8} {'ratio':>6} {'left':>11} {'same verdict':>13}", flush=True
+        f"{'network':>12} {'norm':>5} {'published':>10} {'ours':>8} {'ratio':>6} {'left':>11} {'same verdict':>13} "
+        f"{'parity mode':>12} {'its seeds 0, 1':>15}",
+        flush=True,
     )
     for kind in ("normal", "adversarial"):
         for norm, eps in (("Linf", 0.15), ("L2", 0.75)):
@@ -93,7 +97,8 @@ def digits_table(rounds: int) -> None:
             rows.append({"network": kind, "norm": norm, "eps": eps, **row})
             print(
                 f"{kind:>12} {norm:>5} {row['published_seconds']:9.2f}s {row['seconds']:7.2f}s {row['ratio']:6.2f} "
-                f"{row['published_robust']:5.1%} {row['robust']:5.1%} {row['same']:12.1%}",
+                f"{row['published_robust']:5.1%} {row['robust']:5.1%} {row['same']:12.1%} "
+                f"{row['same_in_parity_mode']:12.1%} {row['published_with_another_seed']:15.1%}",
                 flush=True,
             )
     print(f"wrote {write('attacks_cpu', rows, threads=torch.get_num_threads(), images=len(x))}")
@@ -106,7 +111,11 @@ def compare(model: nn.Module, x: Tensor, y: Tensor, norm: str, eps: float, round
         theirs, broken = timed(lambda: published(model, x, y, norm, eps, 250))
         ours, result = timed(lambda: attacks.autoattack(model, x, y, eps, norm=norm))
         pairs.append((theirs, ours))
+    alike = attacks.autoattack(model, x, y, eps, norm=norm, parity=True, batch_size=250).broken
+    other = published(model, x, y, norm, eps, 250, seed=1)
     return {
+        "same_in_parity_mode": float((alike == broken).double().mean()),
+        "published_with_another_seed": float((other == broken).double().mean()),
         "published_seconds": statistics.median(a for a, _ in pairs),
         "seconds": statistics.median(b for _, b in pairs),
         "ratio": statistics.median(a / b for a, b in pairs),
@@ -125,10 +134,10 @@ def verdicts(broken: Tensor, result: attacks.AttackResult) -> dict[str, float]:
 
 
 def published(
-    model: nn.Module, x: Tensor, y: Tensor, norm: str, eps: float, batch: int, names: list[str] | None = None
+    model: nn.Module, x: Tensor, y: Tensor, norm: str, eps: float, batch: int, names: list[str] | None = None, seed: int = 0
 ) -> Tensor:
     """Which points pyautoattack breaks, clean errors among them."""
-    suite = pyautoattack.AutoAttack(model, norm=norm, eps=eps, seed=0, device=str(x.device))
+    suite = pyautoattack.AutoAttack(model, norm=norm, eps=eps, seed=seed, device=str(x.device))
     if names is not None:
         suite.attacks_to_run = names
     x_adv, _ = suite.run_standard_evaluation(x, y, batch_size=batch)

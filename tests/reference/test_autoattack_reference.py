@@ -1,7 +1,9 @@
 """Our attacks against the published code, as packaged in pyautoattack: the same verdicts on the same points.
 
-In parity mode the random numbers are the same ones, so attacks can be compared one by one; the fast mode draws its own, so it
-is compared by the verdict of the whole suite. The runs marked slow are the full ones: all points, 5000 queries.
+In parity mode the random numbers are the same ones, so attacks can be compared one by one, and so can suites. The fast mode
+draws its own, so it is compared by the verdict of the whole suite, on which the published code, too, agrees with itself only so
+far: with another seed, on 98.3% to 99.3% of these points in l_2 on the adversarially trained network. The runs marked slow are
+the full ones: all points, 5000 queries.
 """
 
 from __future__ import annotations
@@ -57,8 +59,10 @@ def compare_one(kind: str, norm: str, name: str, points: int, queries: int) -> N
 def compare_suites(kind: str, norm: str) -> None:
     model, x, y = trained(kind), digits()[2], digits()[3]
     theirs = published(model, x, y, norm)
+    alike = attacks.autoattack(model, x, y, EPS[norm], norm=norm, parity=True, batch_size=250)
+    assert float((alike.broken == theirs).double().mean()) >= 0.99
     result = attacks.autoattack(model, x, y, EPS[norm], norm=norm)
-    assert float((result.broken == theirs).double().mean()) >= 0.98  # other random numbers: points at the edge may differ
+    assert float((result.broken == theirs).double().mean()) >= 0.98
     assert result.robust_accuracy <= 1 - float(theirs.double().mean()) + 0.01
 
 
