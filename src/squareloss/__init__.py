@@ -1,4 +1,4 @@
-"""squareloss: train classifiers with square loss instead of cross-entropy, and read calibrated probabilities.
+"""squareloss: train classifiers with square loss instead of cross-entropy, and read class probabilities from their outputs.
 
 criterion = SquareLoss()                    # where nn.CrossEntropyLoss() stood; keep the learning rate
 loss = criterion(network(x), labels)
