@@ -235,7 +235,7 @@ def coverage() -> str:
 
 
 def attacks(device: str) -> str:
-    """AutoAttack beside the published code: seconds, what is left, and how many verdicts are the same; on a GPU, PGD-100 too."""
+    """AutoAttack beside the published code: seconds, what is left, how many verdicts are the same; on a GPU, PGD-100 too."""
     data = read(f"attacks_{device}")
     if data is None:
         return "Not measured yet."
