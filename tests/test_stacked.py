@@ -87,10 +87,24 @@ def test_the_step_a_gpu_compiles_can_be_traced_and_is_the_same(rates):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-def test_stacks_of_one_shape_are_compiled_once():
-    problems = [stacked.Problem(*data(), torch.zeros(3), square, None, Optimiser()) for _ in range(2)]
-    shapes = [tuple(t.shape for t in problem.tensors() if t is not None) for problem in problems]
-    assert stacked._compiled(square, Optimiser(), False, shapes[0]) is stacked._compiled(square, Optimiser(), False, shapes[1])
+def test_stacks_of_one_shape_are_compiled_once(monkeypatch):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda step, **options: compile_(step, backend=backend, **options))
+    stacked._compiled.cache_clear()
+    for n in (40, 40, 30):
+        x, y = data(n=n)
+        stack = Stack((2, 8, 1), [0, 1, 2], dtype=torch.float64)
+        tensors = stacked.Problem(x, y.double(), torch.zeros(3).double(), square, None, Optimiser()).tensors()
+        shapes = tuple(t.shape for t in tensors if t is not None)
+        stacked._compiled(square, Optimiser(), False, shapes)(stack.parameters, stack.moments, *tensors)
+    assert len(graphs) == 2
+    stacked._compiled.cache_clear()
 
 
 def test_where_torch_cannot_compile_the_plain_step_is_taken():
