@@ -115,7 +115,7 @@ Attacked = Annotated[
     int | None, typer.Option(help="Test points to attack. Default: 1000, or 300 with --quick.", show_default=False)
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="A short version, which says what it cut: minutes on 2 cores.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for the results.", show_default=False)]
+Out = Annotated[Path | None, typer.Option(help="Folder for the results. Default: one in runs/, by name.", show_default=False)]
 Engine = Annotated[
     str, typer.Option(help="Where jobs run: auto, local (this process), processes (a pool) or ray (a cluster).", metavar="NAME")
 ]
@@ -251,11 +251,13 @@ def report(
 def attack(
     directory: Annotated[Path, typer.Argument(help="A folder that Classifier.save wrote.", metavar="DIR")],
     data: Annotated[str, typer.Option(help="Images to attack: digits, cifar10, cifar100, an .npz or a folder.")] = "cifar10",
-    eps: Annotated[
-        str, typer.Option(help="Radii for images in [0, 1]; fractions are read as fractions.")
-    ] = "2/255,4/255,8/255",
+    eps: Annotated[str, typer.Option(help="Radii for images in [0, 1], as numbers or fractions.")] = "2/255,4/255,8/255",
     attacks: Annotated[
-        str, typer.Option(help="pgd-LOSS, apgd-LOSS, apgd-t, fab-t, square, autoattack, worst_case; @eta attacks eta.")
+        str,
+        typer.Option(
+            help="pgd-LOSS and apgd-LOSS (LOSS such as ce, margin, angle), apgd-t, fab-t, square, autoattack, worst_case; with "
+            "@eta behind it, an attack sees the estimated probabilities instead of the scores."
+        ),
     ] = "pgd-ce,autoattack,worst_case",
     norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
     points: Annotated[int | None, typer.Option(help="Test images to attack. Default: all.", show_default=False)] = None,
