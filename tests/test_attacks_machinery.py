@@ -93,9 +93,23 @@ def test_ends_stay_in_float32(net, points):
 
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 100, 450, 1000, 1001])
 def test_padded_sizes_are_close_and_few(n):
-    size = _network._round_up(n)
-    assert n <= size <= max(n + 15, n * 3 / 2)
-    assert len({_network._round_up(k) for k in range(1, 1025)}) <= 13
+    for binary, waste, most in ((1, 3 / 2, 13), (3, 9 / 8, 40)):
+        assert n <= _network._round_up(n, binary) <= max(n + 15, n * waste)
+        assert len({_network._round_up(k, binary) for k in range(1, 1025)}) <= most
+
+
+def test_coarse_sizes_are_captured_soon_and_fine_ones_where_it_pays(net, points, recorded, monkeypatch):
+    x, y = (t.repeat_interleave(2, 0)[:100] for t in points)
+    network = _network.Network(net, x, y, batch_size=100)
+    network.scores(x)
+    assert recorded == [100]  # no larger than a batch
+    for _ in range(_network._PATIENCE[1]):
+        network.scores(x[:60])
+    assert recorded == [100, 64]
+    for _ in range(_network._PATIENCE[3]):
+        network.scores(x[:70])
+    assert recorded == [100, 64, 96, 80]
+    torch.testing.assert_close(network.scores(x[:70]), network.scores(x)[:70])
 
 
 @pytest.fixture

@@ -18,7 +18,9 @@ from squareloss.attacks._fold import fold_batch_norm, frozen_copy, keep_ends, lo
 from squareloss.attacks.losses import Objective
 
 Precision = Literal["float32", "bfloat16"]
-_PATIENCE = 20  # how often a batch size is asked for before its step is captured, if a larger one is there
+# sizes with so many binary digits after the leading one are captured once they were asked for so often, or if no larger one
+# is there: coarse ones soon, fine ones where a long attack pays for it
+_PATIENCE = {1: 20, 3: 200}
 _kept: ContextVar[dict[Any, Network] | None] = ContextVar("kept", default=None)
 
 
@@ -133,16 +135,14 @@ class Network:
         return captured(*inputs)
 
     def _graph(self, key: Any, step: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]) -> _Captured:
-        """The captured step for this many points: padded to a size already captured, or captured now."""
-        size = min(_round_up(len(inputs[0])), self.batch_size)
-        known = self._steps.setdefault(key, {})
-        if size not in known:
-            self._asked[key, size] += 1
-            larger = [s for s in known if s > size]
-            if larger and self._asked[key, size] < _PATIENCE:
-                return known[min(larger)]
-            known[size] = _Captured(step, inputs, size, self._pool)
-        return known[size]
+        """The captured step for this many points: the smallest that holds them, captured now if that will pay."""
+        n, known = len(inputs[0]), self._steps.setdefault(key, {})
+        for digits, patience in _PATIENCE.items():
+            size = min(_round_up(n, digits), self.batch_size)
+            self._asked[key, digits, size] += 1
+            if size not in known and (self._asked[key, digits, size] >= patience or n > max(known, default=0)):
+                known[size] = _Captured(step, inputs, size, self._pool)
+        return known[min(size for size in known if size >= n)]
 
 
 class Prepared:
@@ -239,7 +239,7 @@ def _join(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _round_up(n: int) -> int:
-    """The next size with one binary digit after the leading one, at least 16: a third at most is padding, few are captured."""
-    grain = max(16, 1 << max((n - 1).bit_length() - 2, 0))
+def _round_up(n: int, digits: int) -> int:
+    """The next size with so many binary digits after the leading one, at least 16: with one, a third at most is padding."""
+    grain = max(16, 1 << max((n - 1).bit_length() - 1 - digits, 0))
     return -(-n // grain) * grain
