@@ -110,7 +110,7 @@ def forward(parameters: Sequence[Tensor], x: Tensor, half: bool = False) -> Tens
 def _linear(x: Tensor, weight: Tensor, bias: Tensor, half: bool) -> Tensor:
     """x W' + b. A compiled step does thin layers without products: these would each go to memory, sums are fused."""
     if half:
-        return (x @ weight.bfloat16().mT).to(bias.dtype) + bias.unsqueeze(-2)
+        return x @ weight.bfloat16().mT + bias.bfloat16().unsqueeze(-2)
     x = x.to(bias.dtype)
     if torch.compiler.is_compiling() and weight.shape[-2] == 1:
         return (x * weight).sum(-1, keepdim=True) + bias.unsqueeze(-2)
