@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from slow_losses import NAMES, SOFTMAX, SQUARE, fast, slow, width
-from squareloss import OneHot, Simplex, functional
+from squareloss import OneHot, Simplex, functional, probabilities
 
 K = 4
 SHAPES = [(), (6,), (3, 2, 5)]  # of the samples; outputs get the class axis at 1, or are (K,)
@@ -222,6 +222,16 @@ BAD = [
     (torch.zeros(2, 3).long(), torch.tensor([0, 1]), TypeError, "expected floating-point outputs, got torch.int64"),
     (torch.tensor(1.0), torch.tensor(0), ValueError, "got a scalar; add a class axis"),
 ]
+
+
+def test_what_is_no_tensor_is_named():
+    f, y = torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64)
+    for labels in (y.numpy(), y.tolist()):
+        with pytest.raises(TypeError, match=rf"the target as a tensor, got {type(labels).__name__}; use torch.as_tensor"):
+            functional.square_loss(f, labels)
+    for read in (*(fast(name) for name in NAMES), lambda outputs, _: probabilities(outputs)):
+        with pytest.raises(TypeError, match=r"outputs as a tensor, got dict; use outputs.logits of a Hugging Face model"):
+            read({"logits": f}, y)
 
 
 @pytest.mark.parametrize(("outputs", "target", "error", "message"), BAD)

@@ -57,6 +57,8 @@ def devices(f: Tensor, t: Tensor, w: Tensor | None) -> None:
 
 def target(t: Tensor, f: Tensor, num_classes: int, ignore_index: int) -> None:
     """Shape and dtype of a target for outputs f (N, width, ...), before any value is read."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"expected the target as a tensor, got {type(t).__name__}; use torch.as_tensor(labels)")
     shape = f.shape
     if len(shape) == 2 and t.dtype == torch.int64 and t.shape == shape[:1]:
         return  # the usual case, first: small losses are called often

@@ -237,7 +237,8 @@ def _encode(labels: Tensor, num_classes: int, levels: Levels) -> Tensor:
 
 
 def _check_width(coding: Coding, outputs: Tensor) -> None:
-    width = outputs.shape[class_dim(outputs)]
+    dim = class_dim(outputs)
+    width = outputs.shape[dim]
     if coding.num_classes(width) < 2:
         raise ValueError(
             f"expected two outputs or more on the class axis of shape {tuple(outputs.shape)}, got {width}; "

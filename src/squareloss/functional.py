@@ -54,9 +54,10 @@ def square_loss(
         scale: the factor before the mean over outputs.
         weight, ignore_index, label_smoothing, reduction, validate: as at the top of this module.
     """
-    width = outputs.shape[class_dim(outputs)]
+    dim = class_dim(outputs)
+    width = outputs.shape[dim]
     num_classes = coding.num_classes(width)
-    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
+    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, dim == 0)
     f, target = _prepare(outputs, target, num_classes, options)
     f, levels = coding.scores(f if width == num_classes else wide(f)), coding.levels(num_classes)
     hard = not target.is_floating_point() and target.numel() > 0
@@ -82,7 +83,7 @@ def cross_entropy(
 
     Arguments: as at the top of this module.
     """
-    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
+    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, class_dim(outputs) == 0)
     f, target = _prepare(outputs, target, None, options)
     _check_values(target, f.shape[1], options)
     f = wide(f)
@@ -114,7 +115,7 @@ def squentropy(
 
     Arguments: as at the top of this module.
     """
-    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
+    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, class_dim(outputs) == 0)
     f, target = _prepare(outputs, target, None, options)
     f = wide(f)  # once, so that the gradient is rounded once
     squares = f.square()
@@ -136,7 +137,7 @@ def softmax_brier(
 
     Arguments: as at the top of this module.
     """
-    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
+    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, class_dim(outputs) == 0)
     f, target = _prepare(outputs, target, None, options)
     p = torch.softmax(wide(f), 1)
     return _expectation(p.square().sum(1, keepdim=True) - 2 * p + 1, target, options)
@@ -158,7 +159,7 @@ def focal(
     Arguments: `gamma` >= 0, cross-entropy at 0; the others as at the top of this module.
     """
     _checks.gamma(gamma)
-    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, outputs.ndim == 1)
+    options = _Options(weight, ignore_index, label_smoothing, reduction, validate, class_dim(outputs) == 0)
     f, target = _prepare(outputs, target, None, options)
     log_p = torch.log_softmax(wide(f), 1)
     # 1 - p, kept off 0: its power has no finite derivative there for gamma < 1
