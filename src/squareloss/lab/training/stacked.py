@@ -115,8 +115,10 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor, half: bool) -> Tensor:
     if torch.compiler.is_compiling() and weight.shape[-2] == 1:
         return (x * weight).sum(-1, keepdim=True) + bias.unsqueeze(-2)
     if torch.compiler.is_compiling() and weight.shape[-1] <= NARROW:
-        terms = [x[..., i, None] * weight[..., None, :, i] for i in range(weight.shape[-1])]
-        return sum(terms, bias.unsqueeze(-2))
+        total = bias.unsqueeze(-2)
+        for i in range(weight.shape[-1]):
+            total = total + x[..., i, None] * weight[..., None, :, i]
+        return total
     return x @ weight.mT + bias.unsqueeze(-2)
 
 
