@@ -205,6 +205,7 @@ class OneHot:
 
 def probabilities(outputs: Tensor) -> Tensor:
     """Class probabilities from outputs trained with the default `SquareLoss()`: (1 + f)/K, projected onto the simplex."""
+    class_dim(outputs)  # says what is wrong with outputs that are no tensor
     return Simplex().probabilities(outputs)
 
 

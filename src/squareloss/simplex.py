@@ -16,7 +16,11 @@ from squareloss import _checks
 
 def class_dim(outputs: Tensor) -> int:
     """The class axis: 1 for (N, K) and (N, K, d1, ...), 0 for (K,)."""
-    _check_tensor(outputs)
+    if not isinstance(outputs, Tensor):
+        raise TypeError(
+            f"expected the network's outputs as a tensor, got {type(outputs).__name__}; "
+            "use outputs.logits of a Hugging Face model, torch.as_tensor(...) of an array"
+        )
     if outputs.ndim == 0:
         raise ValueError("expected outputs of shape (K,), (N, K) or (N, K, d1, ...), got a scalar; add a class axis")
     return 0 if outputs.ndim == 1 else 1
@@ -24,16 +28,7 @@ def class_dim(outputs: Tensor) -> int:
 
 def wide(values: Tensor) -> Tensor:
     """Half precisions as float32; float32 and float64 as they are."""
-    _check_tensor(values)
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
-
-
-def _check_tensor(outputs: Tensor) -> None:
-    if not isinstance(outputs, Tensor):
-        raise TypeError(
-            f"expected the network's outputs as a tensor, got {type(outputs).__name__}; "
-            "use outputs.logits of a Hugging Face model, torch.as_tensor(...) of an array"
-        )
 
 
 def vertices(num_classes: int, radius: float = 1.0, *, reduced: bool = False, dtype: torch.dtype = torch.float64) -> Tensor:
