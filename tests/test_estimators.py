@@ -1,3 +1,5 @@
+"""SquareLossClassifier: scikit-learn's contract, the losses it trains with, early stopping, and its probabilities."""
+
 from __future__ import annotations
 
 import copy

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,19 +24,6 @@ RANGE = 1e3  # temperatures are sought between spread / RANGE and spread * RANGE
 
 class NotFitted(ValueError):
     """A calibrator was used before `fit`."""
-
-
-class Calibrator(Protocol):
-    """What all calibrators do."""
-
-    def fit(self, scores: Tensor, labels: Tensor) -> Self:
-        """Fit to held-out scores (N, K) and labels (N,)."""
-
-    def transform(self, scores: Tensor) -> Tensor:
-        """Probabilities (N, K) of scores (N, K)."""
-
-    def state(self) -> dict[str, Any]:
-        """Everything fitted, as plain numbers and lists."""
 
 
 class Temperature:

@@ -67,13 +67,6 @@ class Dataset:
         """Shape of one input, (C, H, W) or (D,)."""
         return tuple(self.train.x.shape[1:])
 
-    def standardise(self, x: Tensor) -> Tensor:
-        """(x - mean) / std in float32, per channel of an image (bytes first become 0..1) or per column of a table."""
-        if self.kind == "table":
-            return (x - self.mean.to(x.device)) / self.std.to(x.device)
-        mean, std = (t.to(x.device).view(-1, 1, 1) for t in (self.mean, self.std))
-        return (x.float() / 255 - mean) / std
-
     def to(self, device: torch.device | str) -> Dataset:
         """The same data with all tensors on a device."""
         train, validation, test = (Split(x.to(device), y.to(device)) for x, y in (self.train, self.validation, self.test))
