@@ -186,6 +186,20 @@ def test_a_prepared_model_whose_weights_change_is_prepared_anew(points):
         assert _network.prepare(model, x, y) is second
 
 
+def test_clean_scores_are_kept_for_the_same_points_alone(net, points):
+    x, y = points[0].clone(), points[1]
+    model = Limited(net, None)
+    with attacks.Prepared():
+        network = _network.prepare(model, x, y)
+        first = network.clean(x, 20)
+        calls = model.counter.calls
+        assert torch.equal(network.clean(x.detach(), 20), first)
+        assert model.counter.calls == calls
+        assert torch.equal(network.clean(x[10:], 20), network.exact(x[10:]))
+        x.mul_(0.5)
+        assert torch.equal(network.clean(x, 20), torch.cat([network.exact(part) for part in x.split(20)]))
+
+
 def test_weights_are_rounded_once_to_what_autocast_would_round_them_to(net, points):
     model = shaken(build({"name": "resnet8", "outputs": 10, "width": 4}))
     x = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -60,6 +60,7 @@ class Network:
         self._search = self._prepare(sample, plain)
         self._steps: dict[Any, dict[int, _Captured]] = {}
         self._asked: Counter[Any] = Counter()
+        self._clean: tuple[Any, Tensor, Tensor] | None = None
         self._pool: Any = torch.cuda.graph_pool_handle() if self.captured else None
 
     @property
@@ -71,6 +72,19 @@ class Network:
         """The model's scores (n, K), in float32 without TF32."""
         with torch.no_grad(), strict_float32():
             return torch.cat([self.model(batch) for batch in batches(x, self.batch_size)])
+
+    def clean(self, x: Tensor, at_once: int) -> Tensor:
+        """The model's scores (N, K) on points as they are, on their device; kept for the next attack on the same points.
+
+        Arguments:
+            x: the points (N, ...), on any device.
+            at_once: how many to move to the model's device at a time.
+        """
+        mark = (x.data_ptr(), x.shape, x.stride(), x.device, _version(x))
+        if self._clean is None or self._clean[0] != mark:
+            scores = torch.cat([self.exact(part.to(self.device)).to(x.device) for part in batches(x, at_once)])
+            self._clean = (mark, x, scores)  # x is held, so that no other tensor comes to lie where it does
+        return self._clean[2]
 
     def scores(self, x: Tensor) -> Tensor:
         """The fast copy's scores (n, K)."""
@@ -182,7 +196,7 @@ def prepare(
     if kept is None:
         return Network(model, x, y, batch_size=batch_size, precision=precision, plain=plain)
     tensors = [*model.parameters(), *model.buffers()]
-    weights = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+    weights = tuple((t.data_ptr(), _version(t)) for t in tensors)
     key = (id(model), weights, x.shape[1:], x.dtype, batch_size, precision, plain)
     if key not in kept:
         kept[key] = Network(model, x, y, batch_size=batch_size, precision=precision, plain=plain)  # holds the model and its id
@@ -233,6 +247,11 @@ def _buffer(like: Tensor, size: int) -> Tensor:
     buffer = like[:1].expand(size, *like.shape[1:])
     layout = torch.channels_last if like.ndim == 4 else torch.contiguous_format
     return torch.empty(buffer.shape, dtype=like.dtype, device=like.device).contiguous(memory_format=layout).copy_(buffer)
+
+
+def _version(tensor: Tensor) -> int:
+    """How often it was written to; torch does not count for tensors made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _join(parts: list[Tensor]) -> Tensor:

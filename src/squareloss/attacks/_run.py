@@ -165,8 +165,7 @@ class Evaluation:
 
     def _clean(self) -> None:
         """The model's verdict without an attack, and the order of the classes, which targets are chosen by."""
-        network = self.problem.network
-        scores = torch.cat([network.exact(b.to(network.device)).to(self.x.device) for b in batches(self.x, self.wave_size)])
+        scores = self.problem.network.clean(self.x, self.wave_size)
         self.ledger.tensors["order"] = scores.sort(1).indices
         self.ledger.tensors["clean"] = true_margin(scores, self.y)
         self.ledger.tensors["least"] = self.ledger.tensors["clean"].clone()
