@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,7 +85,8 @@ def distances(points: Tensor, boundary: Tensor, most: float) -> Tensor:
 
 def chains(boundary: Tensor, tolerance: float) -> list[list[tuple[float, float]]]:
     """The segments joined to lines, with as few points as keep within the tolerance."""
-    ends = [tuple(tuple(round(v, 5) for v in end) for end in segment) for segment in boundary.cpu().tolist()]
+    rounded = np.round(boundary.cpu().double().numpy(), 5)
+    ends = [(tuple(a), tuple(b)) for a, b in rounded.tolist()]
     at: dict[tuple[float, ...], list[int]] = defaultdict(list)
     for i, (a, b) in enumerate(ends):
         if a != b:
@@ -105,14 +108,21 @@ def chains(boundary: Tensor, tolerance: float) -> list[list[tuple[float, float]]
 
 def _simpler(line: list[tuple[float, float]], tolerance: float) -> list[tuple[float, float]]:
     """Douglas and Peucker: the ends, and the farthest point from their chord as long as one is farther than the tolerance."""
-    points, kept, todo = torch.tensor(line), {0, len(line) - 1}, [(0, len(line) - 1)]
+    points, kept, todo = np.array(line), {0, len(line) - 1}, [(0, len(line) - 1)]
     while todo:
         first, last = todo.pop()
         if last - first < 2:
             continue
-        gaps = distances(points[first + 1 : last], points[[first, last]][None], float("inf"))
-        if float(gaps.max()) > tolerance:
+        gaps = _off_chord(points[first + 1 : last], points[first], points[last])
+        if gaps.max() > tolerance:
             middle = first + 1 + int(gaps.argmax())
             kept.add(middle)
             todo += [(first, middle), (middle, last)]
     return [line[i] for i in sorted(kept)]
+
+
+def _off_chord(points: np.ndarray, start: np.ndarray, end: np.ndarray) -> Any:
+    """Distances (m,) of points (m, 2) to the segment between two points; in NumPy, which is quick for a few points."""
+    along = end - start
+    share = np.clip((points - start) @ along / max(along @ along, 1e-20), 0, 1)
+    return np.linalg.norm(points - start - share[:, None] * along, axis=1)
