@@ -44,7 +44,7 @@ def test_points_land_where_they_belong():
 
 def test_figures_show_what_there_is(filled):
     store, header = filled
-    found = {figure.heading: figure for figure in figures(rows_of(store.records(), header), header)}
+    found = {figure.heading: figure for figure in figures(rows_of(store.records(), header))}
     assert list(found) == ["Reliability", "Robustness", "Noise", "Training"]
     assert [panel.heading for panel in found["Reliability"].panels] == list(header.rows)
     assert [panel.heading for panel in found["Robustness"].panels] == [
@@ -53,7 +53,7 @@ def test_figures_show_what_there_is(filled):
         "simplex, by attack loss",
     ]
     assert {name for _, name, _ in found["Robustness"].panels[1].legend} == {"ce", "margin", "worst case"}
-    assert figures(rows_of([], header), header) == []
+    assert figures(rows_of([], header)) == []
 
 
 def test_reliability_pools_the_seeds(tmp_path):
@@ -62,7 +62,7 @@ def test_reliability_pools_the_seeds(tmp_path):
         bins = {"count": [0, count], "confidence": [0.0, 0.8], "accuracy": [0.0, accuracy]}
         store.write("s", Result(Job(Cell("ce", {"task": "t"}), seed), {"reliability": bins}))
     header = Header("s", "s")
-    (figure,) = figures(rows_of(store.records(), header), header)
+    (figure,) = figures(rows_of(store.records(), header))
     assert "accuracy 0.800, 40 predictions" in figure.panels[0].svg
 
 

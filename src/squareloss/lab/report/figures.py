@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from squareloss.lab.report.header import Header
 from squareloss.lab.report.rows import Row
 from squareloss.lab.report.svg import Plot
 from squareloss.lab.runs.store import Record
@@ -37,7 +36,7 @@ class Figure:
     panels: Sequence[Panel]
 
 
-def figures(rows: Sequence[Row], header: Header, records: Sequence[Record] = ()) -> list[Figure]:
+def figures(rows: Sequence[Row], records: Sequence[Record] = ()) -> list[Figure]:
     """All that the results have something for."""
     cells = [row for i, row in enumerate(rows) if row.cell not in [other.cell for other in rows[:i]]]
     colours = {cell: i for i, cell in enumerate(dict.fromkeys(row.cell for row in rows))}

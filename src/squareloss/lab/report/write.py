@@ -65,7 +65,7 @@ class StudyReport:
     @property
     def figures(self) -> list[Figure]:
         """The figures there is something for."""
-        return [*figures(self.rows, self.header, self.records), *self.view.figures]
+        return [*figures(self.rows, self.records), *self.view.figures]
 
     @property
     def in_short(self) -> list[str]:

@@ -52,7 +52,7 @@ def _where(net: Net) -> str:
     return f"{network}, {data}, {loss}" + ("" if net.full else f" ({net.recipe}{'*' if net.stands_in else ''})")
 
 
-def _both(ce: Net, sl: Net) -> str:
+def _both(sl: Net) -> str:
     data, network, _ = label(sl.line)
     adversary = next((f", {part}" for part in sl.line.split("-") if part.startswith("adv")), "")
     return f"{network}, {data}{adversary}" + ("" if sl.full else f" ({sl.recipe}{'*' if sl.stands_in else ''})")
@@ -93,7 +93,7 @@ def _calibration(ce: Net, sl: Net) -> list[Line]:
         if a is None or b is None:
             continue
         word = HOLDS if b < a / 2 else NOT
-        lines.append((_both(ce, sl), f"ECE of SL below half of CE's, {text}", f"{b:.4f} against {a:.4f}", word))
+        lines.append((_both(sl), f"ECE of SL below half of CE's, {text}", f"{b:.4f} against {a:.4f}", word))
     return lines
 
 
@@ -109,9 +109,7 @@ def _orders(ce: Net, sl: Net) -> list[Line]:
             continue
         up = (theirs[1].mean or 0) > (theirs[0].mean or 0)  # type: ignore[union-attr]
         word = OPEN if d.value == 0 or (d.low is not None and d.sign == 0) else HOLDS if (d.value > 0) == up else NOT
-        lines.append(
-            (_both(ce, sl), f"{text}: SL {'above' if up else 'below'} CE", _difference(d.value, d.low, d.high, key), word)
-        )
+        lines.append((_both(sl), f"{text}: SL {'above' if up else 'below'} CE", _difference(d.value, d.low, d.high, key), word))
     return lines
 
 
@@ -124,7 +122,7 @@ def _worst(ce: Net, sl: Net) -> list[Line]:
             if d is not None:
                 word = OPEN if d.value == 0 or (d.low is not None and d.sign == 0) else HOLDS if d.value > 0 else NOT
                 here = f"{sl.show(key)} against {ce.show(key)}: {_difference(d.value, d.low, d.high, key)}"
-                lines.append((_both(ce, sl), f"SL stands more at {level}/255, {text} ({OURS})", here, word))
+                lines.append((_both(sl), f"SL stands more at {level}/255, {text} ({OURS})", here, word))
     return lines
 
 
