@@ -230,7 +230,9 @@ def test_chunks_fit_the_memory_and_keep_shapes_apart():
     sizes = [sum(job.cell.spec["replications"] for job in chunk) for chunk in chunks]
     assert sorted(sizes) == [10] * 12 + [240] * 4  # the large ones alike: compiled once
     assert all(len(chunk) == 1 for chunk in replicated.chunks(jobs, "cpu"))
-    assert len(replicated.chunks([Job(cell, 0) for cell in spirals.STUDY.cells("paper")], "cuda")) == 1
+    assert [replicated._worth(chunk) for chunk in chunks] == [size == 240 for size in sizes]
+    (whole,) = replicated.chunks([Job(cell, 0) for cell in spirals.STUDY.cells("paper")], "cuda")
+    assert len(whole) == len(spirals.STUDY.cells("paper")) and replicated._worth(whole)
 
 
 def test_penalty_readings():

@@ -24,7 +24,7 @@ from squareloss.lab.training.stacked import Stack, forward
 
 PENALTIES = ("sum", "mean")
 MOST = 10**9  # networks x points x width that train together on a GPU: 240 of the paper's sine networks, some 15 GB
-WORTH = 5 * 10**11  # networks x points x width x steps from which compiling a step takes less time than it saves
+WORTH = 8 * 10**11  # networks x points x width x steps from which compiling a step takes less time than it saves
 _EVALUATED = 2 * 10**8  # networks x points x width that are evaluated at once
 
 Draw = Callable[[Job], Split]
@@ -116,6 +116,11 @@ def _size(job: Job) -> int:
     return int(spec["replications"] * spec["n"] * spec["width"])
 
 
+def _worth(jobs: Sequence[Job]) -> bool:
+    """Whether a stack is so much work that its step should be compiled."""
+    return bool(sum(_size(job) * job.cell.spec["steps"] for job in jobs) >= WORTH)
+
+
 def _together(jobs: Sequence[Job], context: Context, draw: Draw, products: str, every: int) -> Iterator[Trained]:
     started = time.perf_counter()
     spec = jobs[0].cell.spec
@@ -142,7 +147,7 @@ def _together(jobs: Sequence[Job], context: Context, draw: Draw, products: str, 
     stacked.train(
         stack, x, y, torch.tensor([penalty(job.cell.spec) for job, _ in numbers]), blended, steps=spec["steps"],
         weights=weights, rates=torch.tensor([job.cell.spec["lr"] for job, _ in numbers]), every=every, watch=watch,
-        progress=progress, fuse=sum(map(_size, jobs)) * spec["steps"] >= WORTH, products=products,
+        progress=progress, fuse=_worth(jobs), products=products,
     )  # fmt: skip
     seconds = (time.perf_counter() - started) / len(numbers)
     first = 0
