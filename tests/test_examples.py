@@ -29,7 +29,8 @@ def test_plain_loop(capsys):
     example("plain_loop", run_name="__main__")
     words = capsys.readouterr().out.replace(",", "").split()
     assert float(words[1]) > 0.97
-    assert abs(float(words[-1])) < 0.2
+    plain, warm = float(words[6]), float(words[-1])
+    assert abs(warm) < 0.02 < abs(plain) < 0.2
 
 
 # Lightning
