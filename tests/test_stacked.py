@@ -1,5 +1,7 @@
 """Many networks at once: one network of a stack is the network it would be alone."""
 
+import warnings
+
 import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
@@ -116,7 +118,11 @@ def test_where_torch_cannot_compile_the_plain_step_is_taken():
 
     with pytest.warns(RuntimeWarning, match="without compilation"):
         assert stacked._usable(fails, plain, torch.ones(1)) is plain
-    assert stacked._usable(plain, fails, torch.ones(1)) is plain
+
+    def advised(x):
+        warnings.warn("TensorFloat32 tensor cores for float32 matrix multiplication available", stacklevel=1)
+
+    assert stacked._usable(advised, fails, torch.ones(1)) is advised
 
     def broken(x):
         raise ZeroDivisionError

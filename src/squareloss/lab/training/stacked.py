@@ -293,7 +293,9 @@ def _usable(compiled: Step, plain: Step, *arguments: Any) -> Step:
     from torch._dynamo.exc import TorchDynamoException  # takes a second to import
 
     try:
-        compiled(*arguments)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "TensorFloat32")  # torch advises it; who asks for float32 has chosen
+            compiled(*arguments)
     except TorchDynamoException as error:
         reason = str(error).strip().partition("\n")[0]
         warnings.warn(f"training without compilation, which takes longer: {reason}", RuntimeWarning, stacklevel=2)
