@@ -17,9 +17,7 @@ from squareloss.models import MLP
 def main(epochs: int = 30) -> tuple[float, float]:
     x, y = map(torch.tensor, load_digits(return_X_y=True))
     x_train, x_test, y_train, y_test = train_test_split(x.float(), y, test_size=0.3, random_state=0)
-    x_held, x_test, y_held, y_test = train_test_split(
-        x_test, y_test, test_size=0.5, random_state=0
-    )  # held out, for a temperature
+    x_held, y_held, x_test, y_test = x_test[:270], y_test[:270], x_test[270:], y_test[270:]  # held out, for a temperature
 
     generator = torch.Generator().manual_seed(0)
     network = MLP(64, (128,), 10, generator=generator)  # any nn.Module with 10 outputs
