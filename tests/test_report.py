@@ -18,7 +18,7 @@ from squareloss.lab.report import gather, write
 from squareloss.lab.report.console import conclude, introduce, put
 from squareloss.lab.report.header import Claim, Header, read
 from squareloss.lab.report.rows import columns_of, difference, rows_of
-from squareloss.lab.report.tables import Entry, Table, matrix, places
+from squareloss.lab.report.tables import Entry, Table, matrix, places, rates
 from squareloss.lab.report.views import View
 from squareloss.lab.report.words import LOSSES, cautions, in_short, judge, like_with_like, named, summary, verdicts
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
@@ -133,7 +133,7 @@ def test_cautions_are_found_in_the_numbers(tmp_path):
     store.write("compare", Result(Job(cell, 3), {}, "diverged"))
     header = Header("compare", "x", seeds=range(5), rows=["ce"], hashes={"ce": cell.hash()}, columns=COLUMNS, baseline="ce")
     said = "\n".join(gather_with(store, header).cautions)
-    assert "diverged at every learning rate for 1 seeds" in said
+    assert "diverged at every learning rate for 1 of 4 seeds" in said
     assert "at an end of the grid for 3 of 3 seeds" in said
     assert "no temperature could be fitted for 1 of 3 seeds" in said
     assert "1 of 5 jobs have no result yet" in said
@@ -175,6 +175,14 @@ def test_what_was_run_where_in_the_order_of_the_study(filled):
         and sum(m == "1" for ms in marks.values() for m in ms) == 1
     )
     assert [row[0].text.partition(":")[0] for row in where.rows] == ["1", "2"]
+
+
+def test_learning_rates_that_diverged_have_a_column_if_there_are_any(filled):
+    store, header = filled
+    rows = rows_of(store.records(), header)
+    assert rates(rows).columns[-1] == "chosen" and len(rates(rows).rows[0]) == 4
+    rows[0].metrics[0]["grid"][2]["accuracy"] = None
+    assert rates(rows).columns[-1] == "diverged" and [row[-1].text for row in rates(rows).rows] == ["", "", "1", "", "", ""]
 
 
 def test_when_it_was_run_is_told_to_the_minute(filled):

@@ -146,7 +146,10 @@ def rates(rows: Sequence[Row]) -> Table:
                 Entry(str(lost) if lost else "", lost),
             ]
         )  # fmt: skip
-    return Table("Learning rates", ["loss", "learning rate", "validation accuracy (%)", "chosen", "diverged"], body)
+    names = ["loss", "learning rate", "validation accuracy (%)", "chosen", "diverged"]
+    if not any(row[-1].value for row in body):
+        names, body = names[:-1], [row[:-1] for row in body]
+    return Table("Learning rates", names, body)
 
 
 def matrix(records: Sequence[Record], header: Header) -> Table:

@@ -149,7 +149,8 @@ def cautions(rows: Sequence[Row], header: Header) -> list[str]:
             continue
         seen.add(row.cell)
         if row.diverged:
-            lines.append(f"{row.cell}: training diverged at every learning rate for {len(row.diverged)} seeds, left out here.")
+            lost, seeds = len(row.diverged), len(row.diverged) + len(row.metrics)
+            lines.append(f"{row.cell}: training diverged at every learning rate for {lost} of {seeds} seeds, left out here.")
         edge = [s for s, m in row.metrics.items() if _at_edge(m)]
         if len(edge) * 2 > len(row.metrics):
             lines.append(
@@ -162,12 +163,12 @@ def cautions(rows: Sequence[Row], header: Header) -> list[str]:
                 f"{row.cell}: no temperature could be fitted for {len(unfitted)} of {len(row.metrics)} seeds, since every "
                 "validation sample was right (or none could be told); it is 1 there."
             )
-    seeds = {len(row.metrics) for row in rows if row.metrics}
-    if seeds and 1 < max(seeds) < 5 and any(v.word == SAME for v in verdicts(rows, header)):
-        lines.append(f"{max(seeds)} seeds make wide intervals; the same command with --seeds 10 adds to these results.")
-    if header.baseline and seeds and max(seeds) > 1:
+    most = max((len(row.metrics) for row in rows), default=0)
+    if 1 < most < 5 and any(v.word == SAME for v in verdicts(rows, header)):
+        lines.append(f"{most} seeds make wide intervals; the same command with --seeds 10 adds to these results.")
+    if header.baseline and most > 1:
         lines.append("Each interval is a 95% one by itself: of twenty, one misleads by chance.")
-    if header.baseline and seeds and max(seeds) == 1:
+    if header.baseline and most == 1:
         lines.append("One seed: intervals are over test points alone and say nothing of other initial weights or splits.")
     if any(key.startswith("robust_") for row in rows for m in row.metrics.values() for key in m):
         lines.append("Robust accuracies are upper bounds: a stronger attack may find more.")
