@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -225,14 +226,14 @@ def _record(
     """The step as a CUDA graph: how to replay it, and where its outputs are."""
     device = inputs[0].device
     with torch.cuda.device(device):
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = _beside(device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # warm up outside the capture: libraries allocate and choose algorithms
             for _ in range(3):
                 step(*inputs)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
             outputs = step(*inputs)
 
     def replay() -> None:
@@ -240,6 +241,12 @@ def _record(
             graph.replay()
 
     return replay, outputs
+
+
+@functools.cache
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    """The stream on which steps are warmed up and captured: always one, since libraries keep a workspace for each."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _buffer(like: Tensor, size: int) -> Tensor:
