@@ -89,6 +89,9 @@ def test_ends_stay_in_float32(net, points):
         scores = copy(points[0])
     assert scores.dtype == torch.float32
     assert not torch.equal(scores, net(points[0]))  # the middle is rounded
+    with torch.autocast("cpu", torch.bfloat16):
+        assert copy[0](points[0]).dtype == torch.bfloat16  # computed in float32, rounded once
+    assert torch.equal(copy[0](points[0]), net[0](points[0]))
 
 
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 100, 450, 1000, 1001])

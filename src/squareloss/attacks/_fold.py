@@ -20,17 +20,23 @@ _WEIGHTED = (*_CONVOLUTIONS, nn.Linear)
 
 
 class Float32(nn.Module):
-    """A layer that stays in float32 under autocast: the first one sees the perturbation, the last one tells classes apart."""
+    """A layer computed in float32 under autocast: the first one sees the perturbation, the last one tells classes apart.
 
-    def __init__(self, layer: nn.Module) -> None:
+    Arguments:
+        layer: what is computed.
+        lowered: give its output in the dtype of autocast, so that what follows, sums beside the layers too, is done in that.
+    """
+
+    def __init__(self, layer: nn.Module, *, lowered: bool = False) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.lowered = layer, lowered
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's output, in float32."""
-        with torch.autocast(x.device.type, enabled=False):
+        """The layer's output."""
+        kind = x.device.type
+        with torch.autocast(kind, enabled=False):
             out: Tensor = self.layer(x.float())
-        return out
+        return out.to(torch.get_autocast_dtype(kind)) if self.lowered and torch.is_autocast_enabled(kind) else out
 
 
 def frozen_copy(model: nn.Module) -> nn.Module | None:
@@ -65,13 +71,13 @@ def fold_batch_norm(model: nn.Module, x: Tensor) -> nn.Module:
 
 
 def keep_ends(model: nn.Module, x: Tensor) -> nn.Module:
-    """The model, changed in place: its first and last convolution or linear layer stay in float32 under autocast."""
+    """The model, changed in place: its first and last convolution or linear layer compute in float32 under autocast."""
     order: list[nn.Module] = []
     hooks = [m.register_forward_hook(lambda m, _, __: order.append(m)) for m in model.modules() if isinstance(m, _WEIGHTED)]
     _run(model, x, hooks)
     once = [m for m in order if order.count(m) == 1]
-    for layer in {id(m): m for m in (once[:1] + once[-1:])}.values():
-        _replace(model, layer, Float32(layer))
+    for layer in once[-1:] + once[:-1][:1]:
+        _replace(model, layer, Float32(layer, lowered=layer is not once[-1]))
     return model
 
 

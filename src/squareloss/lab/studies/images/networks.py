@@ -155,7 +155,7 @@ def _run(one: Wanted, context: Context, on_epoch: OnEpoch | None) -> Run:
         y=data.train.y,
         preprocess=Standardize(data.mean, data.std),
         path=one.folder(context) / "training.safetensors",
-        save_every=max(1, recipe.epochs // 40),
+        save_every=max(1, recipe.epochs // 20),
         on_epoch=on_epoch,
     )
 
