@@ -1,7 +1,9 @@
 """`squareloss attack` on a saved classifier."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -52,8 +54,12 @@ def test_the_command_reads_fractions(saved, tmp_path):
     assert json.loads(out.read_text())["eps"] == [0.02, 0.3]
 
 
-def test_tables_are_refused(saved, tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("a,label\n" + "\n".join(f"{i},{i % 2}" for i in range(40)))
-    with pytest.raises(ValueError, match="missing|target|images"):
-        attack(saved, str(path), [0.1])
+def test_what_can_not_be_attacked_is_refused(saved, tmp_path):
+    np.savez(tmp_path / "t.npz", x=np.arange(80.0).reshape(40, 2), y=np.arange(40) % 2)
+    for source in ("t.csv", str(tmp_path / "t.npz")):
+        with pytest.raises(ValueError, match=f"expected images to attack, got .*{Path(source).name}"):
+            attack(saved, source, [0.1])
+    with pytest.raises(ValueError, match="Unknown device 'gpu'. Available: auto, cpu, cuda"):
+        attack(saved, "digits", [0.1], device="gpu")
+    with pytest.raises(ValueError, match="expected --points to be 1 or more, got -3"):
+        attack(saved, "digits", [0.1], points=-3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from squareloss.attacks.evaluation import DEFAULT, AttackTable, evaluate
 from squareloss.classifier import Classifier
 from squareloss.codings import Coding
 from squareloss.lab.data import load
+from squareloss.lab.runs.execute import check_device
+from squareloss.lab.runs.store import write_atomically
 
 
 def attack(
@@ -38,12 +39,19 @@ def attack(
         points: how many test images, from the first; all if None.
         out: a file; beside it, in a folder of the same name, an interrupted evaluation is kept and gone on from.
     """
+    check_device(device)
+    if points is not None and points < 1:
+        raise ValueError(f"expected --points to be 1 or more, got {points}")
+    if Path(source).suffix.lower() in (".csv", ".parquet"):
+        raise ValueError(f"expected images to attack, got the table {source}; attacks move pixels in [0, 1]")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     classifier = Classifier.load(directory).to(device).eval()
     data = load(source, seed=seed, root=root)
     if data.kind != "image":
-        raise ValueError(f"expected images to attack, got the table {data.name}; attacks move pixels in [0, 1]")
+        raise ValueError(
+            f"expected images to attack, got {source} with a row of numbers per sample; attacks move pixels in [0, 1]"
+        )
     x, y = data.test.x[:points].float() / 255, data.test.y[:points]
     coding = classifier.link if isinstance(classifier.link, Coding) else None
     kept = None if out is None else out.with_suffix(".parts")
@@ -53,12 +61,5 @@ def attack(
     )  # fmt: skip
     if out is not None:
         facts = {"classifier": directory.name, "data": data.name, "points": len(y), "torch": torch.__version__}
-        _write(out, json.dumps({**facts, **table.to_dict()}, indent=1) + "\n")
+        write_atomically(out, json.dumps({**facts, **table.to_dict()}, indent=1).encode() + b"\n")
     return table
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)

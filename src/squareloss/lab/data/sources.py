@@ -90,7 +90,7 @@ def _cifar(name: str, plan: SplitPlan, root: Path) -> Dataset:
         folders = " or ".join(layout.folder for layout in cifar.LAYOUTS[name])
         raise FileNotFoundError(
             f"{name}: expected the folder {folders} in {root}, got neither; "
-            f"run `squareloss data get {name}`, or name the folder that holds it by root= or SQUARELOSS_DATA"
+            f"run `squareloss data get {name}`, or set SQUARELOSS_DATA (in Python, root=) to the folder that holds it"
         )
     train, test = cifar.read(*found)
     return assemble(name, "image", cifar.CLASSES[name], plan, train, test=test)
