@@ -179,9 +179,8 @@ class _Captured:
     def begin_epoch(self) -> None:
         """Lay out the next epoch's batches and learning rates."""
         lrs = torch.tensor(self.run.recipe.lrs(self.state.epoch, self.batches.steps))
-        order = self.batches.epoch(self.state.epoch)
-        with torch.cuda.stream(self.stream):
-            for table, new in zip(self.rows, order, strict=True):
+        with torch.cuda.stream(self.stream):  # the new tables too, or their memory could be another's before they are copied
+            for table, new in zip(self.rows, self.batches.epoch(self.state.epoch), strict=True):
                 table.copy_(new)
             self.lrs.copy_(lrs)
             self.counter.fill_(self.state.step)
