@@ -1,4 +1,4 @@
-"""RidgeProbe: exact leave-one-out, exact streaming, exact forgetting; classes, weights, label sets; both array worlds."""
+"""RidgeProbe: exact leave-one-out, weights, probabilities, both array worlds. Streams are in test_probe_streams.py."""
 
 import pickle
 
@@ -11,36 +11,12 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from squareloss import _moments, _selection
+from probe_blobs import TIGHT, blobs, codes, same_choice, same_model
+from squareloss import _selection
 from squareloss._selection import fit_curve
 from squareloss.calibrators import Temperature
 from squareloss.codings import Simplex
 from squareloss.probe import RandomFeatures, RidgeProbe
-
-TIGHT = {"rtol": 1e-8, "atol": 1e-8}
-
-
-def blobs(n=120, d=6, classes=3, seed=0, spread=2.0):
-    rng = np.random.default_rng(seed)
-    centres = rng.standard_normal((classes, d))
-    y = rng.integers(0, classes, n)
-    return centres[y] + spread * rng.standard_normal((n, d)) + 10, y
-
-
-def codes(y, classes):
-    return Simplex().encode(torch.as_tensor(y), classes).double().numpy()
-
-
-def same_model(a, b, **tolerance):
-    tolerance = tolerance or TIGHT
-    np.testing.assert_allclose(a.coef_, b.coef_, **tolerance)
-    np.testing.assert_allclose(a.intercept_, b.intercept_, **tolerance)
-
-
-def same_choice(a, b):
-    np.testing.assert_allclose(a.path_["brier"], b.path_["brier"], rtol=1e-7)
-    np.testing.assert_allclose([a.lambda_, a.temperature_, a.bend_], [b.lambda_, b.temperature_, b.bend_], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(a.shift_, b.shift_, atol=1e-6)
 
 
 @pytest.mark.parametrize(("n", "d"), [(60, 5), (15, 30)])
@@ -108,143 +84,6 @@ def test_lambda_has_the_best_leave_one_out_result(criterion):
     assert probe.lambda_ == probe.path_["lambda"][best]
     assert len(results) == 28
     assert 0 < best < 27  # the default path has the answer inside
-
-
-def test_streaming_is_one_fit():
-    x, y = blobs(200, 8, 4)
-    s = np.random.default_rng(1).uniform(0.1, 2, 200)
-    whole = RidgeProbe(class_weight={0: 2.0}).fit(x, y, s)
-    stream = RidgeProbe(class_weight={0: 2.0})
-    for part in np.split(np.arange(200), [1, 5, 60, 61, 140]):
-        stream.partial_fit(x[part], y[part], classes=np.arange(4), sample_weight=s[part])
-    same_model(stream, whole)
-    same_choice(stream, whole)  # fewer samples than are kept: the same lambda and probabilities too
-    np.testing.assert_allclose(stream.predict_proba(x), whole.predict_proba(x), atol=1e-6)
-
-
-def test_streaming_of_features_far_from_the_origin():
-    x, y = blobs(300, 5)
-    x += 1e5
-    stream = RidgeProbe([0.5])
-    for part in np.split(np.arange(300), 10):
-        stream.partial_fit(x[part], y[part])
-    whole = RidgeProbe([0.5]).fit(x, y)
-    np.testing.assert_allclose(stream.decision_function(x) - stream.shift_, whole.decision_function(x) - whole.shift_, **TIGHT)
-
-
-def test_fit_goes_on_with_partial_fit():
-    x, y = blobs(100, 30)
-    for first in (20, 60):  # fewer and more samples than features
-        probe = RidgeProbe([1.0]).fit(x[:first], y[:first]).partial_fit(x[first:], y[first:])
-        same_model(probe, RidgeProbe([1.0]).fit(x, y))
-
-
-def test_more_samples_than_are_kept(monkeypatch):
-    monkeypatch.setattr(_moments, "RESERVOIR", 150)
-    x, y = blobs(3000, 5)
-    stream = RidgeProbe()
-    for part in np.split(np.arange(3000), 7 * [0] + [100, 120, 1000]):
-        if len(part):
-            stream.partial_fit(x[part], y[part])
-    assert len(stream._engine.reservoir) == 150
-    kept = {row.tobytes() for row in stream._engine.reservoir.x.numpy()}
-    places = np.array([i for i, row in enumerate(x) if row.tobytes() in kept])
-    assert len(places) == 150
-    assert 3000 * 0.4 < places.mean() < 3000 * 0.6  # from the whole stream
-    whole = RidgeProbe([stream.lambda_]).fit(x, y)
-    same_model(stream, whole)
-    # leave-one-out of the kept samples is exact: it is that of the whole fit
-    loo = whole.leave_one_out(x[places], y[places]) - whole.shift_
-    errors = ((loo - codes(y[places], 3)) ** 2).sum(1).mean() / 9
-    assert min(stream.path_["brier"]) == pytest.approx(errors, rel=1e-8)
-
-
-def test_forgetting_is_never_having_seen():
-    x, y = blobs(150, 6, 4)
-    s = np.random.default_rng(1).uniform(0.1, 2, 150)
-    gone, stay = np.arange(150) % 5 == 0, np.arange(150) % 5 != 0
-    probe = RidgeProbe(class_weight={1: 2.0}).fit(x, y, s).forget(x[gone], y[gone], s[gone])
-    never = RidgeProbe(class_weight={1: 2.0}).fit(x[stay], y[stay], s[stay])
-    same_model(probe, never)
-    same_choice(probe, never)
-    back = probe.partial_fit(x[gone], y[gone], sample_weight=s[gone])
-    same_model(back, RidgeProbe(class_weight={1: 2.0}).fit(x, y, s))
-
-
-def test_forgetting_one_sample_of_a_wide_fit():
-    x, y = blobs(20, 30)
-    same_model(RidgeProbe([1.0]).fit(x, y).forget(x[3:4], y[3:4]), RidgeProbe([1.0]).fit(np.delete(x, 3, 0), np.delete(y, 3)))
-
-
-def test_new_classes():
-    x, y = blobs(200, 6, 5)
-    names = np.array(["dog", "cat", "newt", "ant", "owl"])[y]  # sorted: ant cat dog newt owl
-    early = np.isin(names, ["dog", "owl"])
-    probe = RidgeProbe([1.0]).partial_fit(x[early], names[early])
-    assert probe.classes_.tolist() == ["dog", "owl"]
-    with pytest.raises(ValueError, match=r"got 'cat'; to add classes call partial_fit\(X, y, classes=\.\.\.\)"):
-        probe.partial_fit(x[names == "cat"], names[names == "cat"])
-    same_model(probe, RidgeProbe([1.0]).fit(x[early], names[early]))  # the error changed nothing
-    probe.partial_fit(x[~early], names[~early], classes=["cat", "newt", "ant"])
-    whole = RidgeProbe([1.0]).fit(x, names)
-    assert probe.classes_.tolist() == whole.classes_.tolist() == ["ant", "cat", "dog", "newt", "owl"]
-    same_model(probe, whole)
-    same_choice(probe, whole)
-    assert (probe.predict(x) == whole.predict(x)).all()
-
-
-def test_a_class_without_samples_yet():
-    x, y = blobs(100, 4, 2)
-    probe = RidgeProbe([1.0]).partial_fit(x, y, classes=[0, 1, 2])
-    p = probe.predict_proba(x)
-    assert p.shape == (100, 3)
-    assert p[:, 2].max() < p[:, :2].max(1).min()
-
-
-def test_label_sets_share_one_fit():
-    x, y = blobs(150, 6, 4)
-    sets = np.stack([y, y % 2, (y + 1) % 3], 1)
-    probe = RidgeProbe().fit(x, sets)
-    stream = RidgeProbe().partial_fit(x[:70], sets[:70]).partial_fit(x[70:], sets[70:])
-    assert probe.predict(x).shape == (150, 3)
-    for i in range(3):
-        alone = RidgeProbe().fit(x, sets[:, i])
-        for other in (probe, stream):
-            assert other.lambda_[i] == pytest.approx(alone.lambda_)
-            np.testing.assert_allclose(other.coef_[i], alone.coef_, **TIGHT)
-            np.testing.assert_allclose(other.predict_proba(x)[i], alone.predict_proba(x), atol=1e-6)
-            np.testing.assert_allclose(other.decision_function(x)[i], alone.decision_function(x), atol=1e-6)
-            np.testing.assert_allclose(other.leave_one_out(x, sets)[i], alone.leave_one_out(x, sets[:, i]), atol=1e-6)
-        assert (probe.predict(x)[:, i] == alone.predict(x)).all()
-
-
-def test_chunks_and_memmaps_are_one_fit(tmp_path):
-    x, y = blobs(5000, 12, 3)
-    x = x.astype(np.float32)
-    path = np.memmap(tmp_path / "x", dtype=np.float32, mode="w+", shape=x.shape)
-    path[:] = x
-    path.flush()
-    disk = np.memmap(tmp_path / "x", dtype=np.float32, mode="r", shape=x.shape)
-    whole = RidgeProbe().fit(x, y)
-    chunks = [(disk[i : i + 700], y[i : i + 700]) for i in range(0, 5000, 700)]
-    for probe in (RidgeProbe().fit(disk, y), RidgeProbe().fit_chunks(chunks), RidgeProbe().fit_chunks(lambda: iter(chunks))):
-        same_model(probe, whole)
-        same_choice(probe, whole)
-    once = RidgeProbe([whole.lambda_]).fit_chunks(iter(chunks))  # read once: the same sums, judged by the samples kept
-    same_model(once, whole)
-    assert once.temperature_ == pytest.approx(whole.temperature_, rel=0.1)
-    with pytest.raises(ValueError, match="expected chunks"):
-        RidgeProbe().fit_chunks(iter([]))
-
-
-def test_chunks_with_weights_and_late_classes():
-    x, y = blobs(300, 5, 3)
-    order = np.argsort(y, kind="stable")  # as data often lie on a disk: one class after the other
-    x, y, s = x[order], y[order], np.linspace(0.5, 2, 300)
-    chunks = [(x[i : i + 50], y[i : i + 50], s[i : i + 50]) for i in range(0, 300, 50)]
-    same_model(RidgeProbe([1.0]).fit_chunks(chunks), RidgeProbe([1.0]).fit(x, y, s))
-    with pytest.raises(ValueError, match="got one class: \\[0\\]"):
-        RidgeProbe().fit_chunks(chunks[:1])
 
 
 def test_weight_zero_is_absence_and_equal_weights_scale_lambda():
@@ -407,19 +246,6 @@ def test_bad_input_is_refused():
         RidgeProbe().fit(x, np.stack([y, y], 1)).partial_fit(x, y)
     with pytest.raises(ValueError, match="shape \\(30,\\)"):
         RidgeProbe().fit(x, y[:-1])
-
-
-def test_forgetting_what_was_not_there():
-    x, y = blobs(30, 4)
-    probe = RidgeProbe([1.0]).fit(x, y)
-    whole = RidgeProbe([1.0]).fit(x, y)
-    with pytest.raises(ValueError, match="Nothing was forgotten"):
-        probe.forget(x, y)
-    with pytest.raises(ValueError, match="Nothing was forgotten"):
-        probe.forget(x[:20], np.zeros(20, int))
-    same_model(probe, whole)
-    with pytest.raises(ValueError, match="got 7"):
-        probe.forget(x[:1], [7])
 
 
 @pytest.mark.filterwarnings("ignore")
