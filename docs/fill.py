@@ -50,11 +50,19 @@ def filled(text: str) -> str:
     return text
 
 
+def check_marks(page: Path, text: str) -> None:
+    """Raise for a mark that no table belongs to: nothing would ever stand there."""
+    unknown = sorted({*re.findall(r"<!-- ([\w-]+) -->", text)} - {*TABLES, "end"})
+    if unknown:
+        raise SystemExit(f"{page.name}: expected marks of tables in docs/*_tables.py, got {', '.join(unknown)}")
+
+
 def main() -> int:
     """Fill or check every page."""
     stale = []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         text = page.read_text()
+        check_marks(page, text)
         if (new := filled(text)) != text:
             stale.append(page.relative_to(ROOT))
             if "--check" not in sys.argv:
