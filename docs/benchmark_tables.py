@@ -105,7 +105,7 @@ def _swap(cell: Callable[[Any], str], last: str = "") -> str:
     tasks = list(dict.fromkeys(row["data"] for row in data["rows"]))
     found = {(row["loss"], row["data"]): row for row in data["rows"]}
     losses = dict.fromkeys(row["loss"] for row in data["rows"])
-    rows = [[f"`{loss}`", *(cell(found[loss, task]) for task in tasks)] for loss in losses]
+    rows = [[f"`{loss}`", *(cell(found[loss, task]) if (loss, task) in found else "" for task in tasks)] for loss in losses]
     if last:
         rows.append([last, *(f"{found['cross-entropy', task]['rate']:g}" for task in tasks)])
     head = ["", *("digits" if task == "digits" else f"K = {task}" for task in tasks)]
