@@ -3,7 +3,7 @@
     python benchmarks/attack_networks.py --data DIR --out NETS
 
 DIR holds cifar-10-batches-bin. NETS/ce, NETS/sl (radius K) and NETS/sl_radius1 are trained by the recipe `fast`,
-NETS/adversarial by ten epochs of it on PGD-3 examples at 8/255, enough to be worth attacking.
+NETS/adversarial by ten epochs of it on PGD-3 examples at 8/255, enough to be worth attacking. Those that are there are kept.
 """
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--network", default="resnet18")
-    parser.add_argument("--epochs", type=int, help="instead of the recipes', to try the script")
+    parser.add_argument("--epochs", type=int, default=FAST.epochs, help="at most so many, with as much less warm-up")
     arguments = parser.parse_args()
-    shorten = {"epochs": arguments.epochs, "warmup": 0.0} if arguments.epochs else {}
     data = load("cifar10", root=arguments.data, validation=0)
     for losses, recipe in ((NORMAL, FAST), ({"adversarial": CrossEntropy()}, ADVERSARIAL)):
-        make(losses, replace(recipe, **shorten), data, arguments.network, arguments.out)
+        epochs = min(recipe.epochs, arguments.epochs)
+        shorter = replace(recipe, epochs=epochs, warmup=recipe.warmup * epochs / recipe.epochs)
+        missing = {name: loss for name, loss in losses.items() if not (arguments.out / name).exists()}
+        if missing:
+            make(missing, shorter, data, arguments.network, arguments.out)
 
 
 def make(losses: dict[str, Loss], recipe: Recipe, data: Dataset, network: str, out: Path) -> None:
