@@ -1,6 +1,7 @@
 """How fast an image network trains at a small batch: our captured engine beside the eager loop that everyone writes.
 
     python benchmarks/train_images.py [--network resnet18] [--batch 32] [--side-by-side 1 8]
+    python benchmarks/train_images.py --batch 128 --pgd 7 --side-by-side 1 2 --steps 50      adversarial training
 
 Both in bfloat16 with channels_last, on the same GPU in one run, on 50,000 random images that already lie on the GPU (so the
 plain loop is spared its data loader). Seconds per epoch of 50,000 images and per replication; the ratio is to the plain loop.
@@ -20,14 +21,15 @@ from squareloss.classifier import Standardize
 from squareloss.codings import Simplex
 from squareloss.lab.training import captured
 from squareloss.lab.training.loop import Run
-from squareloss.lab.training.recipes import Recipe
+from squareloss.lab.training.recipes import Adversary, Recipe
 from squareloss.models import build
 
 IMAGES = 50_000
+EPS, SIZE = 8 / 255, 2 / 255  # of PGD
 
 
-def plain_step_seconds(network: str, batch: int, steps: int, repeats: int) -> list[float]:
-    """Seconds per step of the usual loop: autocast, zero_grad, backward, step."""
+def plain_step_seconds(network: str, batch: int, pgd: int, steps: int, repeats: int) -> list[float]:
+    """Seconds per step of the usual loop: autocast, zero_grad, backward, step; before it, so many steps of PGD."""
     device = "cuda"
     x = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, device=device)
     y = torch.randint(0, 10, (IMAGES,), device=device)
@@ -39,13 +41,25 @@ def plain_step_seconds(network: str, batch: int, steps: int, repeats: int) -> li
 
     def step() -> None:
         rows = torch.randint(0, IMAGES, (batch,), device=device)
-        images = ((x[rows].float() / 255 - mean) / std).to(memory_format=torch.channels_last)
+        images = (x[rows].float() / 255).to(memory_format=torch.channels_last)
         images = images.flip(-1) if torch.rand(()) < 0.5 else images
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = criterion(net(images), y[rows])
+        loss = loss_of(attacked(images, y[rows]) if pgd else images, y[rows])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
+
+    def loss_of(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return criterion(net((images - mean) / std), labels)
+
+    def attacked(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        moved = (images + torch.empty_like(images).uniform_(-EPS, EPS)).clamp(0, 1)
+        for _ in range(pgd):
+            moved.requires_grad_()
+            (gradient,) = torch.autograd.grad(loss_of(moved, labels), moved)
+            moved = moved.detach() + SIZE * gradient.sign()
+            moved = torch.minimum(torch.maximum(moved, images - EPS), images + EPS).clamp(0, 1)
+        return moved
 
     for _ in range(20):
         step()
@@ -60,13 +74,16 @@ def plain_step_seconds(network: str, batch: int, steps: int, repeats: int) -> li
     return seconds
 
 
-def captured_step_seconds(network: str, batch: int, count: int, steps: int, repeats: int, compiled: bool) -> dict:
+def captured_step_seconds(
+    network: str, batch: int, pgd: int, count: int, steps: int, repeats: int, compiled: bool
+) -> dict:  # fmt: skip
     """Seconds per step and replication of `count` runs side by side; memory; seconds until the first step."""
     g = torch.Generator().manual_seed(0)
     n = batch * steps
     x = torch.randint(0, 256, (n, 3, 32, 32), dtype=torch.uint8, generator=g)
     y = torch.randint(0, 10, (n,), generator=g)
-    recipe = Recipe(epochs=repeats + 1, batch_size=batch, lr=0.01)
+    adversary = Adversary(pgd, EPS, SIZE) if pgd else None
+    recipe = Recipe(epochs=repeats + 1, batch_size=batch, lr=0.01, adversary=adversary)
     runs = [
         Run(build({"name": network, "outputs": 10}), SquareLoss(Simplex(radius=10), scale=1.0), recipe, s, x, y,
             preprocess=Standardize([0.5] * 3, [0.25] * 3))
@@ -89,36 +106,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--pgd", type=int, default=0, help="train on adversarial examples of so many steps")
     parser.add_argument("--side-by-side", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--eager-graph", action="store_true", help="also time the graph without compilation")
     arguments = parser.parse_args()
-    network, batch, steps, repeats = arguments.network, arguments.batch, arguments.steps, arguments.repeats
-    epoch = IMAGES / batch
-    plain = spread(plain_step_seconds(network, batch, steps, repeats))
-    rows = [{"engine": "plain loop", "replications": 1, "step": plain, "epoch_seconds": plain["median"] * epoch, "ratio": 1.0}]
+    network, batch, pgd, steps, repeats = (getattr(arguments, n) for n in ("network", "batch", "pgd", "steps", "repeats"))
+    name = f"{network}, PGD-{pgd}" if pgd else network
+    rows = []
     for compiled in [True, False] if arguments.eager_graph else [True]:
-        for count in arguments.side_by_side:
-            row = captured_step_seconds(network, batch, count, steps, repeats, compiled)
+        for count in [0, *arguments.side_by_side] if not rows else arguments.side_by_side:  # 0: the plain loop
+            if count:
+                row = captured_step_seconds(network, batch, pgd, count, steps, repeats, compiled)
+                row = {"engine": "captured, compiled" if compiled else "captured", "replications": count, **row}
+            else:
+                seconds = spread(plain_step_seconds(network, batch, pgd, steps, repeats))
+                row = {"engine": "plain loop", "replications": 1, "step": seconds}
             median = row["step"]["median"]
-            engine = "captured, compiled" if compiled else "captured"
             rows.append(
-                {
-                    "engine": engine,
-                    "replications": count,
-                    **row,
-                    "epoch_seconds": median * epoch,
-                    "ratio": plain["median"] / median,
-                }
+                {**row, "epoch_seconds": median * IMAGES / batch, "ratio": (rows or [row])[0]["step"]["median"] / median}
             )
-            print(rows[-1], flush=True)
-    for row in rows:
-        print(
-            f"{row['engine']:20s} x{row['replications']:<3d} {row['step']['median'] * 1e3:7.3f} ms a step, "
-            f"{row['epoch_seconds']:6.2f} s an epoch each, {row['ratio']:5.2f}x"
-        )
-    print(write(f"train_images_{network}_{batch}", rows, network=network, batch=batch, steps=steps))
+            print(
+                f"{row['engine']:20s} x{row['replications']:<3d} {median * 1e3:7.3f} ms a step, "
+                f"{rows[-1]['epoch_seconds']:6.2f} s an epoch each, {rows[-1]['ratio']:5.2f}x",
+                flush=True,
+            )
+            ending = f"_pgd{pgd}" if pgd else ""
+            path = write(f"train_images_{network}_{batch}{ending}", rows, network=name, batch=batch, steps=steps)
+    print(path)
 
 
 if __name__ == "__main__":
