@@ -116,7 +116,7 @@ def check_scores(scores: Tensor, again: Tensor, points: int, y: Tensor) -> int:
             "the scores are probabilities: non-negative and summing to one. Attacks need scores: a softmax at the end "
             "saturates and hides gradients; return the outputs before it",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return num_classes
 
