@@ -189,10 +189,12 @@ def probe() -> str:
 
 
 def ntk() -> str:
-    """Kernel ridge beside NumPy and scikit-learn; then beyond memory."""
-    data = read("ntk_cpu")
-    if data is None:
-        return ""
+    """Kernel ridge on the CPU, beside NumPy and scikit-learn and beyond memory; then on a GPU."""
+    parts = [make(data) for device, make in {"cpu": _ntk_cpu, "cuda": _ntk_cuda}.items() if (data := read(f"ntk_{device}"))]
+    return "\n\n".join(parts)
+
+
+def _ntk_cpu(data: Any) -> str:
     rows = [
         [f"{what}, n = {part['n']:,}", name, f"{rival['seconds']['median']:.2f}", f"{rival['times_as_fast']:.1f}",
          f"{rival['peak_mb']:,.0f}"]
@@ -206,6 +208,18 @@ def ntk() -> str:
     ]
     beyond = table(["conjugate gradients, n", "s", "iterations", "relative residual", "GB of the process"], far)
     return f"{table(head, rows)}\n\n{beyond}\n\n{source(data)}, {data['threads']} threads"
+
+
+def _ntk_cuda(data: Any) -> str:
+    exact = [
+        ("exact", row, sum(row[f"{part}_seconds"] for part in ("matrix", "factor", "solve"))) for row in data["rows"]["exact"]
+    ]
+    far = [("conjugate gradients", row, row["seconds"]) for row in data["rows"].get("iterative", [])]
+    rows = [
+        [f"{row['n']:,}", solver, f"{seconds:.2f}", f"{row['residual']:.1e}", f"{row['peak_gb']:.1f}"]
+        for solver, row, seconds in [*exact, *far]
+    ]
+    return table(["on a GPU, n", "solver", "s of a fit", "relative residual", "GB"], rows) + f"\n\n{source(data)}"
 
 
 # --- calibration, attacks
