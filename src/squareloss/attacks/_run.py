@@ -25,7 +25,7 @@ from squareloss.attacks.results import AttackResult, Ledger
 
 State = dict[str, Tensor]  # every tensor has one row per point still attacked
 
-SAVE_SECONDS = 20.0  # between saves within a stage
+SAVE_SECONDS = 20.0  # between saves
 _ROUNDING = 1e-3  # of the largest score: float32 scores of a point differ by less between batches, whatever the algorithms
 _WAVE_BYTES = 1 << 28  # of one image-shaped tensor: larger evaluations run in waves
 
@@ -154,7 +154,8 @@ class Evaluation:
         while self.stage < len(self.stages):
             self._run_stage()
             self.stage, self.wave, self.pool = self.stage + 1, 0, None
-            self._write()
+            self._write_if_due()
+        self._write()  # so that a table of several attacks, begun again, does not repeat this one
         self._last_look()
         self.progress.close(f"{int(self.ledger.standing().numel())} of {len(self.x)} stand, {self.seconds():.0f} s")
         return self.ledger
@@ -298,13 +299,16 @@ class Evaluation:
             left = n * (cost * (this.steps - self.step) + sum(sum(r.costs[2:]) * r.steps for r in later))
             place = f"{stage.name} {self.round + 1}/{len(stage.rounds)} step {self.step}/{this.steps}"
             self.progress.tick(n * cost, left, f"{place}: {len(self.ledger.standing())} of {len(self.x)} stand")
-        if self.path is not None and time.monotonic() - self._saved >= SAVE_SECONDS:
-            self._write()
+        self._write_if_due()
 
     def _settings(self) -> str:
         p = self.problem
         kind = f"{type(p.draws).__name__} {p.draws.seed} {p.network.precision} {self.wave_size}"
         return f"{self.stages!r} {p.eps!r} {p.norm} {kind}"
+
+    def _write_if_due(self) -> None:
+        if time.monotonic() - self._saved >= SAVE_SECONDS:
+            self._write()
 
     def _write(self) -> None:
         if self.path is None:
