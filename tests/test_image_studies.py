@@ -270,8 +270,8 @@ def test_broken_images_survive_being_written():
     assert torch.equal(measures._unpacked(measures._packed(mask), 1003), mask)
 
 
-def test_autoattack_on_eta_in_two_parts_is_autoattack_on_eta():
-    """A linear model, whose scores have another scale than its eta: the same images stand."""
+def test_autoattack_on_eta_in_two_parts_is_autoattack_on_eta(tmp_path):
+    """A linear model, whose scores have another scale than its eta: the same images stand, also if it is begun again."""
     generator = torch.Generator().manual_seed(0)
     loss = plan.make_loss({"name": "simplex", "radius": 40})
     x, y = torch.rand(40, 3, 4, 4, generator=generator), torch.randint(0, 5, (40,), generator=generator)
@@ -283,7 +283,9 @@ def test_autoattack_on_eta_in_two_parts_is_autoattack_on_eta():
     names = ["apgd-ce", "apgd-t"]
     for eps in (0.02, 0.05):
         scores = measures._record(lambda eps=eps: measures.autoattack(model, x, y, eps, attacks=names))
-        found = measures._on_eta(net, x, y, eps, names, 0, scores)
+        paths = [tmp_path / f"{eps}{part}.safetensors" for part in "ab"]
+        found = measures._on_eta(net, x, y, eps, names, 0, scores, paths)
+        assert paths[0].exists() and measures._on_eta(net, x, y, eps, names, 0, scores, paths) == found
         whole = measures.autoattack(EtaScores(model, loss.link).eval(), x, y, eps, attacks=names)
         assert torch.equal(measures._unpacked(found["broken"], 40), whole.broken) and 0 < found["robust"] < 1
 

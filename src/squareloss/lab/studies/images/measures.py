@@ -176,13 +176,15 @@ def standard(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes)
     notes.total = (2 + coded) * len(settings["levels"])
     found: Json = {"points": len(y), "timings": {}}
     for level in settings["levels"]:
-        path = notes.folder / f"autoattack-{level}.safetensors"  # to go on from in the middle of a long one
-        attack = partial(autoattack, net.model, x, y, level / 255, attacks=settings["attacks"], seed=seed, save=path)
+        # files to go on from in the middle of a long one
+        paths = [notes.folder / f"autoattack-{level}{part}.safetensors" for part in ("", "-eta", "-eta-rest")]
+        attack = partial(autoattack, net.model, x, y, level / 255, attacks=settings["attacks"], seed=seed, save=paths[0])
         parts = {"autoattack": notes.once(f"autoattack {level}", partial(_record, attack))}
-        path.unlink(missing_ok=True)
         if coded:
-            again = partial(_on_eta, net, x, y, level / 255, settings["attacks"], seed, parts["autoattack"])
+            again = partial(_on_eta, net, x, y, level / 255, settings["attacks"], seed, parts["autoattack"], paths[1:])
             parts["autoattack_eta"] = notes.once(f"autoattack on eta {level}", again)
+        for path in paths:
+            path.unlink(missing_ok=True)
         broken = torch.stack([_unpacked(part["broken"], len(y)) for part in parts.values()]).any(0)
         last = notes.once(f"least {level}", partial(_left, net, x, y, (~broken).nonzero().squeeze(1), level / 255, seed))
         found |= {f"{name}_{level}": part["robust"] for name, part in parts.items()}
@@ -191,21 +193,24 @@ def standard(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes)
     return found
 
 
-def _on_eta(net: Trained, x: Tensor, y: Tensor, eps: float, names: Sequence[str], seed: int, scores: Json) -> Json:
+def _on_eta(
+    net: Trained, x: Tensor, y: Tensor, eps: float, names: Sequence[str], seed: int, scores: Json,
+    paths: Sequence[Path | None] = (None, None),
+) -> Json:  # fmt: skip
     """AutoAttack on eta. But for its first part, cross-entropy, it knows no scale: what the others broke on scores is broken.
 
     So cross-entropy climbs eta on all images, and the other parts run only where cross-entropy on the scores left them nothing.
     """
 
-    def run(rows: Tensor | slice, parts: Sequence[str]) -> Tensor:
-        return _quietly(partial(autoattack, net.eta, x[rows], y[rows], eps, attacks=parts, seed=seed)).broken
+    def run(rows: Tensor | slice, parts: Sequence[str], save: Path | None) -> Tensor:
+        return _quietly(partial(autoattack, net.eta, x[rows], y[rows], eps, attacks=parts, seed=seed, save=save)).broken
 
     first, rest = ([name for name in names if (name == "apgd-ce") == ce] for ce in (True, False))
     by_ce, broken = (_unpacked(scores[key], len(y)).to(x.device) for key in ("by_ce", "broken"))
-    broken = broken & ~by_ce | (run(slice(None), first) if first else False)
+    broken = broken & ~by_ce | (run(slice(None), first, paths[0]) if first else False)
     left = (by_ce & ~broken).nonzero().squeeze(1)
     if rest and len(left):
-        broken[left] = run(left, rest)
+        broken[left] = run(left, rest, paths[1])
     return {"robust": 1 - float(broken.double().mean()), "broken": _packed(broken.cpu())}
 
 
