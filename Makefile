@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test test-slow check format docs clean
+.PHONY: run test test-slow check format clean
 
 run: .venv/run.stamp  ## the main job, on data that ship with the package: about two minutes on 2 cores
 	$(BIN)/squareloss compare digits --quick

@@ -44,7 +44,7 @@ def fill(folder, seeds=(0, 1, 2), title="Which loss for digits?", **options):
         for seed in seeds:
             store.write("compare", Result(Job(cells[name], seed), metrics(level, seed, gain), seconds=1.5 + seed))
     rows, hashes = ["ce", "ce+temperature", "simplex", "simplex+temperature"], {name: c.hash() for name, c in cells.items()}
-    options |= {"facts": [("data", "digits")], "cut": ["3 seeds instead of 5"]}
+    options |= {"facts": [("data", "digits")], "cut": ["3 of 5 seeds"]}
     command = "squareloss compare digits --quick"
     header = Header("compare", title, command, list(seeds), rows, hashes, COLUMNS, "ce", **options)
     header.write(store)

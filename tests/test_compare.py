@@ -358,9 +358,9 @@ def test_plan_settles_and_says_what_it_cut():
     assert len(quick.seeds) == 3 and len(full.seeds) == 5 and full.header.cut == ()
     said = "; ".join(quick.header.cut)
     for part in (
-        "3 seeds instead of 5",
-        "2 learning rates instead of 3",
-        "300 attacked test points instead of 359",
+        "3 of 5 seeds",
+        "2 of 3 learning rates",
+        "300 of 359 attacked test points",
         "smaller network",
     ):
         assert part in said

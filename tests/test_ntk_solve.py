@@ -187,6 +187,11 @@ def test_the_preconditioner_is_its_formula():
     assert relative(nystrom.factor @ nystrom.factor.T, NTK().matrix(x)) < 1e-9
 
 
+def test_a_preconditioner_of_more_points_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="a rank from 1 to the 5 points there are, got 6"):
+        Nystrom.of(NTK(), problem(n=5)[0], 6)
+
+
 def test_a_preconditioner_saves_iterations_and_serves_every_mu():
     x, y = problem(n=800)
     one, many = Nystrom.of(NTK(), x, 1), Nystrom.of(NTK(), x, 300)

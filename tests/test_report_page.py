@@ -114,7 +114,7 @@ def test_the_page_stands_alone(filled):
     said = " ".join(page.text)
     for part in (
         "Which loss for digits?",
-        "3 seeds instead of 5",
+        "3 of 5 seeds",
         "simplex+temperature",
         "ce: cross-entropy; simplex: square loss",
         "squareloss compare digits --quick",

@@ -8,13 +8,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from squareloss.lab.runs import Cell, Job, Result, Store, StoreError, chunks, execute, map_chunks, schedule
+from squareloss.lab.runs import Cell, Job, Outcome, Result, Store, StoreError, chunks, execute, map_chunks, schedule
 from squareloss.lab.runs import engines as engines_module
 from squareloss.lab.runs.live import Listener
 
@@ -146,6 +146,8 @@ def test_a_study_that_forgets_a_job_or_does_another_is_told(toy, tmp_path):
 def test_many_failures_make_a_short_message(toy, tmp_path):
     outcome = execute(toy(cells_=25, tricks=tuple((f"cell{i}", "raise") for i in range(25))), "smoke", [0], tmp_path / "r")
     assert len(outcome.failures) == 25 and outcome.message().splitlines()[-1] == "and 15 more failed"
+    alike = Outcome([], 0, [replace(failure, error="no data") for failure in outcome.failures])
+    assert alike.message().startswith("cell0/seed0 and 24 more failed: no data (see ") and "\n" not in alike.message()
 
 
 class Notes(Listener):

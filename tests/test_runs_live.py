@@ -17,7 +17,7 @@ def play(listener):
     listener.began("toy", 4, 3)
     listener.started(JOBS[0], "here")
     listener.started(JOBS[1], "there [1]")
-    listener.finished(JOBS[0], "done", 1.0)
+    listener.finished(JOBS[0], "done")
     listener.reported(JOBS[1], 5, 10, {"loss": 0.25})
     listener.failed(JOBS[2], "[boom]")
 
@@ -37,7 +37,7 @@ def test_counts_and_time_left(clock):
     listener.started(JOBS[0], "here")
     listener.started(JOBS[1], "there")
     clock[0] += 8
-    listener.finished(JOBS[0], "done", 8.0)
+    listener.finished(JOBS[0], "done")
     listener.reported(JOBS[1], 5, 10, {"loss": 0.25})
     clock[0] += 2
     listener.failed(JOBS[2], "[boom]")
@@ -61,7 +61,7 @@ def test_what_comes_before_the_first_report_is_not_taken_for_work(clock):
         else:
             assert (listener.left(), row.left()) == (pytest.approx(30 - step), pytest.approx(10 - step))
     clock[0] += 6
-    listener.finished(JOBS[0], "done", 19.0)
+    listener.finished(JOBS[0], "done")
     assert listener.left() == pytest.approx(20)
 
 

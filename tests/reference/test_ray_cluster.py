@@ -68,7 +68,7 @@ class Notes(Listener):
         super().__init__()
         self.ended, self.lost_jobs, self.told = Counter(), [], 0
 
-    def finished(self, job, status, seconds):
+    def finished(self, job, status):
         self.ended[job.cell.name] += 1
 
     def lost(self, job, reason):

@@ -54,6 +54,8 @@ class Nystrom:
     ) -> Nystrom:
         """Sample `rank` of the points (n, d) uniformly, by the seed; F is stored in this dtype, computed in float64."""
         n, line = len(points), Line("preconditioner", progress)
+        if not 1 <= rank <= n:
+            raise ValueError(f"expected a rank from 1 to the {n} points there are, got {rank}")
         order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:rank]
         chosen = points[order.to(points.device)]
         core = kernel.matrix(chosen)

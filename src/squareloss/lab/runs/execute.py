@@ -19,7 +19,7 @@ from squareloss.lab.runs.store import Record, Store
 from squareloss.lab.runs.study import Study, expand
 
 ENGINES = ("local", "processes", "ray")
-_SHOWN = 10  # failures in a message
+_SHOWN = 10  # errors in a message
 _REPORT_EVERY = 0.25  # seconds between two reports of a job that travel from another process
 
 
@@ -32,9 +32,15 @@ class Outcome:
     failures: list[Failure]
 
     def message(self) -> str:
-        """The first failures, one line each, and how many more; nothing if there are none."""
-        lines = [f"{f.job.name} failed: {f.error} (see {f.log})" for f in self.failures[:_SHOWN]]
-        more = len(self.failures) - _SHOWN
+        """The errors, one line for all jobs with the same one, and how many more there are; nothing if there are none."""
+        alike: dict[str, list[Failure]] = {}
+        for failure in self.failures:
+            alike.setdefault(failure.error, []).append(failure)
+        lines = [
+            f"{same[0].job.name}{f' and {len(same) - 1} more' if len(same) > 1 else ''} failed: {error} (see {same[0].log})"
+            for error, same in list(alike.items())[:_SHOWN]
+        ]
+        more = sum(len(same) for same in list(alike.values())[_SHOWN:])
         return "\n".join([*lines, f"and {more} more failed"] if more > 0 else lines)
 
 

@@ -96,7 +96,7 @@ class Listener:
             self._board.add(job, step, values)
         self.show()
 
-    def finished(self, job: Job, status: str, seconds: float) -> None:
+    def finished(self, job: Job, status: str) -> None:
         """A job has its result."""
         self.rows.pop(job.name, None)
         self.done += 1

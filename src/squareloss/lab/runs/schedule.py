@@ -158,7 +158,7 @@ class Schedule:
             return False
         if self._settled(job, leased=True):  # by whoever held the lease before us
             self.leases.release(job.key)
-            self.listener.finished(job, "done elsewhere", 0.0)
+            self.listener.finished(job, "done elsewhere")
             return False
         if self.force:  # a checkpoint of an earlier run is not to be gone on from
             shutil.rmtree(self.store.scratch / job.key, ignore_errors=True)
@@ -192,7 +192,7 @@ class Schedule:
             self.store.write(self.study.name, result)
             self.new += 1
         self.leases.release(result.job.key)
-        self.listener.finished(result.job, result.status, result.seconds or 0.0)
+        self.listener.finished(result.job, result.status)
 
     def _end(self, jobs: list[Job], kind: str, value: str | None) -> None:
         """What to do about jobs without a result when their task is over."""

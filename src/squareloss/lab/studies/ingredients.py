@@ -179,7 +179,7 @@ def _function(name: str) -> Callable[[tuple[int, ...], int], nn.Module]:
 
 def _source_of(name: str) -> str:
     """A hash of the file that a user's network comes from: other code is another network."""
-    file = sys.modules[_function(name).__module__].__file__
+    file = getattr(sys.modules[_function(name).__module__], "__file__", None)  # None for what is built into Python
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12] if file else ""
 
 

@@ -184,7 +184,7 @@ def _cut(study: Compare, data: Dataset, seeds: range, model: str, recipe: str | 
         ("radii", len(study.eps), len(radii(data, quick=False))),
         ("steps of PGD", study.steps if study.eps else 0, STEPS),
     ]
-    cut = [f"{now} {what} instead of {before}" for what, now, before in pairs if 0 < now < before]
+    cut = [f"{now} of {before} {what}" for what, now, before in pairs if 0 < now < before]
     if study.network != network_spec(model, data, cuda=cuda):
         cut.append(f"a smaller network ({study.network['name']})")
     return cut
