@@ -98,6 +98,13 @@ def swap_best() -> str:
     return _swap(lambda row: best(row["validation_by_rate"]))
 
 
+def swap_ece() -> str:
+    """Calibration error as trained, and with a temperature."""
+    return _swap(
+        lambda row: f"{row['ece']['mean']:.3f}, {row['ece_with_temperature']['mean']:.3f}" if row["accuracy"] else "diverged"
+    )
+
+
 def _swap(cell: Callable[[Any], str], last: str = "") -> str:
     data = read("swap")
     if data is None:
@@ -293,6 +300,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "loss-speed": loss_speed,
     "swap": swap,
     "swap-best": swap_best,
+    "swap-ece": swap_ece,
     "linear": linear,
     "accuracy": accuracy,
     "estimator": estimator,

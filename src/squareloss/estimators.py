@@ -33,7 +33,7 @@ from squareloss.models import MLP
 
 LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes
     "simplex": lambda K: SquareLoss(),
-    "one_hot": lambda K: SquareLoss(OneHot(k=max(1.0, K / 10), M=min(K, 10))),
+    "one_hot": lambda K: SquareLoss(OneHot(k=max(1.0, K / 5), M=min(K, 5))),
     "cross_entropy": lambda K: CrossEntropy(),
     "squentropy": lambda K: Squentropy(),
 }
@@ -50,7 +50,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     Arguments:
         hidden: width of each hidden layer; () for a linear model.
-        loss: "simplex" (`SquareLoss()`); "one_hot" (`SquareLoss(OneHot(k=K/10, M=10))`, or k = 1 and M = K below ten classes),
+        loss: "simplex" (`SquareLoss()`); "one_hot" (`SquareLoss(OneHot(k=K/5, M=5))`, or k = 1 and M = K below five classes),
             which is better for many classes, fifty or more; "cross_entropy"; "squentropy"; or an instance of a class in
             `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
         learning_rate: of Adam, constant.
