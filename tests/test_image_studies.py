@@ -222,7 +222,7 @@ def test_at_most_so_many_networks_share_a_gpu_whole_seeds_first_cheap_measures_f
 def test_networks_that_are_there_are_measured_before_others_train(monkeypatch, tmp_path):
     chunks = []
     monkeypatch.setattr(study, "train", lambda chunk, context, on_epoch: chunks.append([one.seed for one in chunk]))
-    monkeypatch.setattr(study, "_measure", lambda job, context: job)
+    monkeypatch.setattr(study, "_measure", lambda job, context, shelf: job)
     table1, context = studies.get("table1"), Context("cuda", tmp_path)
     cells = [cell for cell in table1.cells("paper") if cell.name in ("resnet18-cifar10-CE-pgd", "resnet18-cifar10-SL-pgd")]
     (there,) = networks.wanted(Job(cells[0], 1))
