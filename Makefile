@@ -11,7 +11,7 @@ test: .venv/test.stamp check  ## checks and all tests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: .venv/test.stamp  ## the tests that take minutes
-	$(BIN)/pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
 
 check: .venv/test.stamp  ## ruff and mypy
 	$(BIN)/ruff format --check .
