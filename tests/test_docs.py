@@ -1,4 +1,4 @@
-"""The pages: tables agree with results/, links lead somewhere."""
+"""The pages: tables agree with results/, results with the studies, links lead somewhere."""
 
 import re
 import shutil
@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from squareloss.lab import studies
+from squareloss.lab.runs import SCALES, Store
+
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = sorted(path for name in ("synthetic", "theory") for path in (ROOT / "results" / name).iterdir())
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -22,6 +26,15 @@ def test_a_mark_without_a_table_is_an_error(tmp_path):
     (tmp_path / "README.md").write_text("<!-- nonsense -->\n<!-- end -->\n")
     done = subprocess.run([sys.executable, "docs/fill.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1 and "README.md: expected marks of tables" in done.stderr and "nonsense" in done.stderr
+
+
+@pytest.mark.parametrize("folder", RESULTS, ids=lambda p: p.name)
+def test_results_are_of_the_experiments_that_the_studies_describe(folder):
+    """A study whose settings changed must be run again: its page would show the numbers of another."""
+    store = Store(folder, create=False)
+    for name in store.studies():
+        known = {cell.hash() for scale in SCALES for cell in studies.get(name).cells(scale)}
+        assert [record.path for record in store.records(name) if record.hash not in known] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
