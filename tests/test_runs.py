@@ -378,7 +378,7 @@ def content(path):
 def test_kill_9_and_the_same_command_again(toy, tmp_path):
     """Nothing done is redone, nothing is lost, and the end is that of a run nobody disturbed."""
     process = start(tmp_path, 20, 0.2)
-    wait_for(lambda: len(finished(tmp_path)) >= 5)
+    wait_for(lambda: len(toy().attempts()) >= 6)  # it is in the middle of the sixth job
     process.kill()
     process.wait()
     process.stderr.close()
