@@ -61,6 +61,32 @@ def trained(kind: str) -> nn.Module:
     return train(cnn(), x, y) if kind == "normal" else train(cnn(), x, y, eps=0.15, epochs=15)
 
 
+class Counted:
+    """How many forward calls a run makes, copies of the model included."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __deepcopy__(self, memo: object) -> Counted:
+        return self
+
+
+class Limited(nn.Module):
+    """A model that is interrupted after so many calls; copies of it share the counter."""
+
+    def __init__(self, model: nn.Module, limit: int | None) -> None:
+        super().__init__()
+        self.model, self.limit, self.counter = model, limit, Counted()
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.counter.calls += 1
+        if self.limit is not None and self.counter.calls > self.limit:
+            raise KeyboardInterrupt
+        out: Tensor = self.model(x)
+        return out
+
+
 def _block(inputs: int, outputs: int) -> list[nn.Module]:
     return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
 

@@ -177,7 +177,7 @@ def test_autoattack_runs_with_two_and_three_classes_and_says_what_it_changed(cla
     with pytest.warns(UserWarning, match=f"targeted DLR needs 4 classes, there are {classes}"):
         result = attacks.autoattack(model, x[:20], y[:20], 0.2, attacks=["apgd-ce", "apgd-t", "fab-t"])
     assert "maximises the margin instead" in result.notes[0]
-    assert result.by_attack()
+    assert result.by_loss()
 
 
 # the record

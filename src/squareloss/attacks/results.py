@@ -55,10 +55,6 @@ class AttackResult:
         """Forwards and backwards over all points together."""
         return int(self.forwards.sum() + self.backwards.sum())
 
-    def by_attack(self) -> dict[str, int]:
-        """How many points each attack broke, in the order in which attacks first did."""
-        return dict(Counter(name for name in self.attack if name))
-
     def by_loss(self) -> dict[str, int]:
         """How many points each (attack, loss) broke."""
         return dict(Counter(f"{a} {b}".strip() for a, b in zip(self.attack, self.loss, strict=True) if a))

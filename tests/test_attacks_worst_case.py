@@ -1,0 +1,126 @@
+"""The worst case for square loss, and the masking report that says whether to trust it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from attack_nets import cnn, digits, train, trained
+from squareloss import Simplex, SquareLoss, attacks
+
+RUN = sys.modules["squareloss.attacks._run"]
+
+
+@pytest.fixture(scope="module")
+def net():
+    return trained("adversarial")
+
+
+@pytest.fixture(scope="module")
+def points():
+    return digits()[2][:60], digits()[3][:60]
+
+
+@pytest.fixture(scope="module", params=[1.0, 10.0], ids=["radius 1", "radius K"])
+def square_net(request):
+    x, y, _, _ = digits()
+    coding = Simplex(radius=request.param)
+    return train(cnn(), x, y, epochs=15, loss=SquareLoss(coding, scale=1.0 if request.param > 1 else 20.0)), coding
+
+
+def test_the_worst_case_is_no_weaker_than_autoattack_at_a_tenth_of_its_passes(square_net):
+    model, coding = square_net
+    x, y = digits()[2][:60], digits()[3][:60]
+    worst = attacks.worst_case(model, x, y, 0.05, report=False).result
+    auto = attacks.autoattack(model, x, y, 0.05, attacks=["apgd-ce", "apgd-t"])
+    stands = int((~auto.broken).sum())
+    assert stands > 5
+    assert int((~worst.broken).sum()) <= stands + 1  # one point is within the luck of random starts
+    assert worst.passes < 0.1 * (auto.passes + (2700 + 5000) * stands)  # what FAB and Square Attack would add
+    residual = attacks.pgd(model, x, y, 0.05, loss="residual", coding=coding, steps=40)
+    assert worst.robust_accuracy < residual.robust_accuracy
+
+
+def test_the_worst_case_transfers_from_another_network(net, points):
+    x, y = points
+    model = trained("normal")
+    with_other = attacks.worst_case(net, x, y, 0.15, surrogate=model, report=False).result
+    without = attacks.worst_case(net, x, y, 0.15, report=False).result
+    assert abs(int(with_other.broken.sum()) - int(without.broken.sum())) <= 2
+    with pytest.raises(ValueError, match="expected a surrogate with 10 classes, got 12"):
+        attacks.worst_case(net, x, y, 0.15, surrogate=cnn(classes=12).eval(), report=False)
+
+
+class Scaled(nn.Module):
+    def __init__(self, model: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.model, self.factor = model, factor
+        self.eval()
+
+    def forward(self, x):
+        return self.model(x) * self.factor
+
+
+class Collapsed(nn.Module):
+    """Scores pulled towards the nearest vertex of the simplex: runners-up tie."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.eval()
+
+    def forward(self, x):
+        f = self.model(x)
+        return torch.where(f == f.amax(1, keepdim=True), f, 0.01 * f)
+
+
+def test_the_masking_report_tells_a_hidden_gradient_from_none(net, points):
+    x, y = points
+    honest = attacks.masking_report(net, x, y, 0.1, queries=200)
+    assert honest.accuracy_by_eps[-1] == 0
+    assert honest.eps[-1] == 1
+    assert all(a >= b for a, b in zip(honest.accuracy_by_eps, honest.accuracy_by_eps[1:], strict=False))
+    assert honest.small_gradient["ce"] == 0
+    assert not any("gradient" in sign or "stays" in sign for sign in honest.signs())
+    saturated = attacks.masking_report(Scaled(net, 1000.0), x, y, 0.1, queries=50)
+    assert saturated.zero_gradient["ce"] > 0.5
+    assert saturated.small_gradient["margin"] == 0
+    assert any("gradient of ce is nearly zero" in sign for sign in saturated.signs())
+    collapsed = attacks.masking_report(Collapsed(net), x, y, 0.1, queries=50)
+    assert collapsed.tied > 0.5 > honest.tied
+    assert any("DLR is blind" in sign for sign in collapsed.signs())
+    json.dumps(collapsed.to_dict())
+    assert "masking report on 60 points" in collapsed.summary()
+
+
+def test_masking_is_seen_when_only_the_black_box_gets_through(points):
+    model = trained("normal")
+    report = attacks.masking_report(Staircase(model), *points, 0.2, queries=400)
+    assert report.only_black_box > 0.05
+    assert any("black box" in sign for sign in report.signs())
+
+
+class Staircase(nn.Module):
+    """Inputs rounded on the way in, with a gradient that leads nowhere."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.eval()
+
+    def forward(self, x):
+        return self.model((x * 10).round() / 10) + 1e-6 * x.flatten(1)[:, :10]
+
+
+def test_scores_can_be_attacked_on_the_scale_of_eta(square_net, points):
+    model, coding = square_net
+    table = attacks.evaluate(
+        model, *points, 0.05, attacks=["apgd-ce", "apgd-ce@eta", "apgd-softmax_probability"], coding=coding
+    )
+    eta, softmax = (table.results[name, 0.05] for name in ("apgd-ce@eta", "apgd-softmax_probability"))
+    assert float((eta.broken == softmax.broken).float().mean()) > 0.97  # the same loss by two ways
+    assert table.minimum(0.05) <= min(r.robust_accuracy for r in table.results.values())
