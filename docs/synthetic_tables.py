@@ -18,6 +18,8 @@ HEADINGS = {
     "readings": "How much the reading matters",
     "instance": "Beside the paper's one instance",
     "slopes": "Slopes",
+    "choices": "How the choice of mu matters",
+    "nearest": "At the mu best for L_inf",
 }
 SCALES = ("paper", "laptop")
 

@@ -369,6 +369,50 @@ def test_the_best_mu_is_judged_against_the_paper():
     ]  # fmt: skip
 
 
+def sine_cells():
+    """CE has the least validation error at mu = 1, where its L_inf error is large and steady; SL keeps mu = 0.01."""
+    at = {
+        ("SL", 0.01): (0.10, [0.20, 0.24, 0.22, 0.21]), ("SL", 1.0): (0.12, [0.30, 0.34, 0.32, 0.31]),
+        ("CE", 0.01): (0.12, [0.20, 0.42, 0.36, 0.28]), ("CE", 1.0): (0.11, [0.45, 0.46, 0.45, 0.44]),
+    }  # fmt: skip
+    kept = lambda error, linf: {
+        "validation_error": [error] * 4, "test_error": [error] * 4, "linf_grid": linf, "linf_test": linf,
+        "l1_grid": [v / 10 for v in linf], "l1_test": [v / 10 for v in linf],
+    }  # fmt: skip
+    records = [
+        record(loss, mu, **kept(*values), also={"temperature": {"linf_grid": [1 - mu / 2] * 4}})
+        for (loss, mu), values in at.items()
+    ]
+    return shared.Cells.of([*records, record("SL", 0.01, "lr=0.01", **kept(0.1, [0.9] * 4))])
+
+
+def test_mu_may_be_chosen_for_the_calibration_error():
+    cells = sine_cells()
+    assert (cells.best("SL"), cells.best("CE")) == (0.01, 1.0)
+    assert (cells.best("CE", key="linf_grid"), cells.best("CE", key="also.temperature.linf_grid")) == (0.01, 1.0)
+    chosen, nearest = ({row[0].text: row for row in table(cells).rows} for table in (sine_view.chosen, sine_view.nearest))
+    assert [chosen[name][1].text for name in ("SL + l2", "CE + l2", "CE + l2, temperature")] == ["0.01", "1", "1"]
+    assert [nearest[name][1].text for name in ("SL + l2", "CE + l2", "CE + l2, temperature")] == ["0.01", "0.01", "1"]
+    assert chosen["SL + l2"][3].kind == "better" and nearest["SL + l2"][3].kind == ""  # beside CE at its mu there
+    assert "SL + l2 by 0.217 (mu = 0.01); CE + l2 by 0.315 (mu = 0.01): can't be told" in sine_view._nearest_answer(cells)
+
+
+def test_the_claims_are_told_for_each_choice_of_mu():
+    rows = {row[0].text: row for row in sine_view.choices(sine_cells()).rows}
+    assert list(rows) == ["least validation error", "least L_inf", "the same, 0.01", "the same, 1"]
+    assert [rows[name][1].text for name in list(rows)[:2]] == ["0.01, 1", "0.01, 0.01"]
+    assert [entry.text for entry in rows["least L_inf"][2:]] == [entry.text for entry in rows["the same, 0.01"][2:]]
+    smaller = {name: [row[place].text for place in (3, 5, 7)] for name, row in rows.items()}
+    assert smaller["least validation error"][0] == smaller["the same, 1"][0] == shared.HOLDS
+    assert smaller["least L_inf"] == [shared.OPEN, shared.HOLDS, shared.OPEN]
+    assert rows["least validation error"][2].text.startswith("0.2175 (0.0171) against 0.4500 (0.0082), difference -0.2325 [")
+
+
+def test_readings_at_one_mu_stand_beside_ours_at_that_mu():
+    rows = sine_view.readings(sine_cells()).rows  # CE has no other reading there, so SL's has no line
+    assert [(row[0].text, row[2].text) for row in rows] == [("ours", "0.01, 1"), ("ours", "0.01, 0.01")]
+
+
 def test_slopes_of_a_power_law():
     main = record("SL", 0.01, linf_grid=[0.1, 0.2, 9.0])
     other = [record("SL", 0.01, f"n={n}", linf_grid=[0.1 * (n / 100) ** -0.5, 0.2 * (n / 100) ** -0.25]) for n in (25, 400)]

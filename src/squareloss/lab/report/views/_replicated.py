@@ -58,13 +58,15 @@ class Cells:
             found.add(0.0)
         return sorted(found)
 
-    def best(self, loss: str, change: str = "", *, above: float = -1.0) -> float | None:
+    def best(
+        self, loss: str, change: str = "", *, above: float = -1.0, key: str = "validation_error"
+    ) -> float | None:  # fmt: skip
         """The mu of the least mean validation error, over the replications that all have; the larger mu if two are equal.
 
-        Only mu greater than `above` count: 0 asks for a penalty.
+        Only mu greater than `above` count: 0 asks for a penalty. Another `key` asks for the mu of its own least mean.
         """
         mus = [mu for mu in self.mus(loss, change) if mu > above]
-        errors = {mu: self.values(loss, mu, "validation_error", change) for mu in mus}
+        errors = {mu: self.values(loss, mu, key, change) for mu in mus}
         common = min((len(values) for values in errors.values()), default=0)
         if not common:
             return None
