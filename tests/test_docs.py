@@ -12,7 +12,7 @@ from squareloss.lab import studies
 from squareloss.lab.runs import SCALES, Store
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = sorted(path for name in ("synthetic", "theory") for path in (ROOT / "results" / name).iterdir())
+RESULTS = sorted(path for name in ("synthetic", "theory", "theory-paper") for path in (ROOT / "results" / name).iterdir())
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -28,7 +28,7 @@ def test_a_mark_without_a_table_is_an_error(tmp_path):
     assert done.returncode == 1 and "README.md: expected marks of tables" in done.stderr and "nonsense" in done.stderr
 
 
-@pytest.mark.parametrize("folder", RESULTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("folder", RESULTS, ids=lambda p: f"{p.parent.name}-{p.name}")
 def test_results_are_of_the_experiments_that_the_studies_describe(folder):
     """A study whose settings changed must be run again: its page would show the numbers of another."""
     store = Store(folder, create=False)
