@@ -33,6 +33,7 @@ RESULTS = HERE.parents[1] / "results" / "synthetic"
 LOOK = {"SL": (plots.BLUE, "o"), "CE": (plots.VERMILION, "s"), "squentropy": ("#009E73", "^"), "smoothed": ("#CC79A7", "D")}
 DARK = "#3b4148"  # drawn on a panel of its own, which is light on dark pages too
 PANEL = "#fbfbfa"
+SIDES = ((plots.BLUE, "o", "-"), (plots.VERMILION, "s", (0, (4, 1.5))), ("#009E73", "^", (0, (1, 1))), ("#CC79A7", "D", "-."))
 LIGHT_TO_DARK = ListedColormap(fields.shade(np.linspace(0, 1, 64)) / 255)
 
 
@@ -72,8 +73,10 @@ def by_mu(axes: Any, cells: Cells, key: str, label: str, *, log: bool = False, a
 
 
 def plain_ticks(axes: Any) -> None:
-    """Round numbers on a logarithmic axis of y, written as such."""
+    """Round numbers on a logarithmic axis of y, written as such; powers of ten where there are many."""
     low, high = axes.get_ylim()
+    if np.log10(high / low) > 3.5:
+        return
     for digits in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)):
         marks = [m * 10.0**e for e in range(-6, 2) for m in digits]
         axes.set_yticks([m for m in marks if low <= m <= high])
@@ -89,7 +92,7 @@ def strip(axes: Any, values: dict[str, list[float]], colours: list[str], label: 
         axes.plot(np.full(len(mine), i - 0.12), mine, ".", color=colour, markersize=4, alpha=0.6)
         axes.errorbar(i + 0.14, np.mean(mine), np.std(mine), color=colour, marker="o", markersize=4.5, capsize=3)
     axes.set(xticks=range(len(values)), ylabel=label)
-    axes.set_xticklabels(list(values), rotation=20, ha="right")
+    axes.set_xticklabels(list(values), rotation=30, ha="right")
 
 
 # spirals
@@ -156,17 +159,25 @@ def sine_surfaces(cells: Cells) -> Figure:
     x, y = sine.lattice()
     reading = cells.records("SL", cells.best("SL") or 0.0)[0].spec["reading"]
     truth = sine_eta(torch.tensor(np.stack([x, y], axis=-1)), reading).numpy()
-    figure = Figure(figsize=(11, 2.9), layout="constrained")
-    solid = figure.add_subplot(1, 4, 1, projection="3d")
-    solid.plot_surface(x[::2, ::2], y[::2, ::2], truth[::2, ::2], cmap=LIGHT_TO_DARK, linewidth=0.1, rcount=21, ccount=21)
-    solid.set(xlabel="$x_1$", ylabel="$x_2$", zlabel="$\\eta$", title="the true $\\eta$")
     panels = {"the true $\\eta$": truth}
-    panels |= {NAMES[loss]: fields.unpack(str(text), sine.COARSE) for loss, text in sine.stored(cells, "surface").items()}
+    panels |= {told(side): fields.unpack(str(text), sine.COARSE) for side, text in sine.stored(cells, "surface").items()}
+    count = 1 + len(panels)
+    figure = Figure(figsize=(2.6 * count, 2.7), layout="constrained")
+    solid = figure.add_subplot(1, count, 1, projection="3d")
+    solid.plot_surface(x[::2, ::2], y[::2, ::2], truth[::2, ::2], cmap=LIGHT_TO_DARK, linewidth=0.1, rcount=21, ccount=21)
+    solid.set(
+        xlabel="$x_1$", ylabel="$x_2$", title="the true $\\eta$", xticks=[-1, 0, 1], yticks=[-1, 0, 1], zticks=[0, 0.5, 1]
+    )
     for i, (name, field) in enumerate(panels.items()):
-        axes = figure.add_subplot(1, 4, i + 2)
+        axes = figure.add_subplot(1, count, i + 2)
         drawn = heat(axes, field, name, np.linspace(0, 1, 11))
     figure.colorbar(drawn, ax=axes, label="P(y = 1 | x)", ticks=[0, 0.5, 1])
     return figure
+
+
+def told(side: sine.Side) -> str:
+    """As "CE + l2, mu = 0.01", with the letter."""
+    return sine.told(side).replace("mu", "$\\mu$")
 
 
 def heat(axes: Any, field: Any, title: str, levels: Any) -> Any:
@@ -195,61 +206,52 @@ def sine_mu(cells: Cells) -> Figure:
 
 def sine_errors(cells: Cells) -> Figure:
     """Calibration errors of all replications, and the pointwise errors of one."""
-    sides = {
-        "SL": ("SL", ""),
-        "CE": ("CE", ""),
-        "CE, temperature": ("CE", "also.temperature."),
-        "squentropy": ("squentropy", ""),
+    rows = {
+        f"{loss}, $\\mu$ = {mu:g}": (loss, mu, "")
+        for loss, mu in sorted(sine.sides(cells), key=lambda s: sine.PAIR.index(s[0]))
     }
-    sides |= {"smoothed": ("smoothed", ""), "smoothed, undone": ("smoothed", "also.undone.")}
+    others = {"CE, temperature": ("CE", "also.temperature."), "squentropy": ("squentropy", "")}
+    others |= {"smoothed": ("smoothed", ""), "smoothed, undone": ("smoothed", "also.undone.")}
+    rows |= {name: (loss, cells.best(loss) or 0.0, inside) for name, (loss, inside) in others.items()}
     figure = Figure(figsize=(10.5, 3.3), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
-    colours = [LOOK[loss][0] for loss, _ in sides.values()]
+    colours = [LOOK[loss][0] for loss, _, _ in rows.values()]
     for axes, key, label in ((left, "linf_grid", "$L_\\infty$"), (middle, "l1_grid", "$L_1$")):
-        strip(
-            axes,
-            {name: cells.side(loss, inside + key) for name, (loss, inside) in sides.items()},
-            colours,
-            f"{label} calibration error",
-        )
+        values = {name: cells.values(loss, mu, inside + key) for name, (loss, mu, inside) in rows.items()}
+        strip(axes, values, colours, f"{label} calibration error")
     width = 2 * sine.WIDEST / sine.BINS
     at = -sine.WIDEST + width * (np.arange(sine.BINS) + 0.5)
-    for loss, counts in sine.stored(cells, "histogram").items():
+    for (side, counts), (colour, _, line) in zip(sine.stored(cells, "histogram").items(), SIDES, strict=False):
         density = np.array(counts, dtype=float) / (sum(map(int, counts)) * width)
-        right.bar(at, density, width, color=LOOK[loss][0], alpha=0.3)
-        right.plot(
-            at,
-            sine.smoothed(density, at),
-            color=LOOK[loss][0],
-            linestyle="-" if loss == "SL" else (0, (4, 1.5)),
-            label=NAMES[loss],
-        )
-    right.set(xlabel="$\\hat p - \\eta$ at the test points of one instance", ylabel="density")
-    right.legend(frameon=False)
+        right.bar(at, density, width, color=colour, alpha=0.25)
+        right.plot(at, sine.smoothed(density, at), color=colour, linestyle=line, label=told(side))
+    right.set(xlim=(-0.25, 0.25), xlabel="$\\hat p - \\eta$ at the test points of one instance", ylabel="density")
+    right.legend(frameon=False, fontsize=7, loc="upper left", borderpad=0)
     return figure
 
 
 def sine_where(cells: Cells) -> Figure:
     """Where each loss errs."""
-    found = {loss: fields.unpack(str(text), sine.COARSE) for loss, text in sine.stored(cells, "error").items()}
+    found = {side: fields.unpack(str(text), sine.COARSE) for side, text in sine.stored(cells, "error").items()}
     top = max(float(np.quantile(field, 0.99)) for field in found.values())
-    figure = Figure(figsize=(10, 2.9), layout="constrained")
-    axes = figure.subplots(1, 3)
-    for here, (loss, field) in zip(axes, found.items(), strict=False):
-        drawn = heat(here, field, NAMES[loss], np.linspace(0, top, 11))
-    figure.colorbar(drawn, ax=axes[1], label="mean $|\\hat p - \\eta|$", format="%.2f")
+    count = len(found)
+    figure = Figure(figsize=(2.8 * (count + 1), 2.7), layout="constrained")
+    axes = figure.subplots(1, count + 1)
+    for here, (side, field) in zip(axes, found.items(), strict=False):
+        drawn = heat(here, field, told(side), np.linspace(0, top, 11))
+    figure.colorbar(drawn, ax=axes[count - 1], label="mean $|\\hat p - \\eta|$", format="%.2f")
     radius = np.hypot(*sine.lattice())
-    for loss, field in found.items():
+    for (side, field), (colour, mark, line) in zip(found.items(), SIDES, strict=False):
         points = sine.profile(field, radius, np.linspace(0, 2**0.5, 19))
-        axes[2].plot(*np.array(points).T, color=LOOK[loss][0], marker=LOOK[loss][1], markersize=3.5, label=NAMES[loss])
-    axes[2].set(xlabel="$|x|$", ylabel="mean $|\\hat p - \\eta|$", ylim=(0, None))
-    axes[2].legend(frameon=False)
+        axes[-1].plot(*np.array(points).T, color=colour, marker=mark, linestyle=line, markersize=3.5, label=told(side))
+    axes[-1].set(xlabel="$|x|$", ylabel="mean $|\\hat p - \\eta|$", ylim=(0, None))
+    axes[-1].legend(frameon=False)
     return figure
 
 
 def sine_slopes(cells: Cells) -> Figure:
     """L_inf error against n and width."""
-    figure = Figure(figsize=(7.5, 2.9), layout="constrained")
+    figure = Figure(figsize=(9, 3.1), layout="constrained")
     for axes, (what, label) in zip(
         figure.subplots(1, 2), {"n": "points n", "width": "width of both layers"}.items(), strict=True
     ):
@@ -259,6 +261,11 @@ def sine_slopes(cells: Cells) -> Figure:
             colour, mark = LOOK[loss]
             axes.errorbar(
                 list(points), mean, std, color=colour, marker=mark, markersize=4, linewidth=1, capsize=2.5, label=NAMES[loss]
+            )
+        if what == "n":
+            sizes = np.array(list(points))
+            axes.plot(
+                sizes, 0.45 * (sizes / sizes[0]) ** -0.1, color=plots.GREY, linestyle=":", label="slope $-1/10$ of Theorem 4"
             )
         axes.set(xscale="log", yscale="log", xlabel=label, ylabel="$L_\\infty$ calibration error")
         axes.set_xticks(list(points), [f"{size:g}" for size in points])

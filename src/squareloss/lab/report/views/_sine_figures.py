@@ -18,6 +18,7 @@ from squareloss.lab.report.views._replicated import NAMES, Cells, by_mu
 COARSE = 41  # lattice points of a stored field in each direction
 BINS, WIDEST = 80, 0.4  # of the stored histogram
 PAIR = ("SL", "CE")
+AT = "At the chosen mu, and at the mu best for L_inf where that is another."
 
 
 def figures(cells: Cells) -> list[Figure]:
@@ -26,13 +27,28 @@ def figures(cells: Cells) -> list[Figure]:
     return [figure for figure in found if figure.panels]
 
 
-def stored(cells: Cells, name: str) -> dict[str, str | list[int]]:
-    """What the paper's two losses keep for a figure at their chosen mu."""
+Side = tuple[str, float]  # a loss and its mu
+
+
+def sides(cells: Cells) -> list[Side]:
+    """The paper's two losses at their chosen mu, and at the mu best for L_inf where that is another."""
+    found = [(loss, cells.best(loss) or 0.0) for loss in PAIR]
+    found += [(loss, cells.best(loss, key="linf_grid") or 0.0) for loss in PAIR]
+    return list(dict.fromkeys(found))
+
+
+def told(side: Side) -> str:
+    """As "CE + l2, mu = 0.01"."""
+    return f"{NAMES[side[0]]}, mu = {side[1]:g}"
+
+
+def stored(cells: Cells, name: str) -> dict[Side, str | list[int]]:
+    """What the paper's two losses keep for a figure."""
     found = {}
-    for loss in PAIR:
-        records = cells.records(loss, cells.best(loss) or 0.0)
+    for side in sides(cells):
+        records = cells.records(*side)
         if records and "figures" in records[0].metrics:
-            found[loss] = records[0].metrics["figures"][name]
+            found[side] = records[0].metrics["figures"][name]
     return found
 
 
@@ -62,8 +78,9 @@ def surfaces(cells: Cells) -> Figure:
     reading = cells.records("SL", cells.best("SL") or 0.0)[0].spec["reading"]
     truth = sine_eta(torch.tensor(np.stack(lattice(), axis=-1)), reading).numpy()
     panels = [Panel("the true eta", heat(truth, "the true eta"))]
-    panels += [Panel(NAMES[loss], heat(unpack(str(text), COARSE), f"eta by {NAMES[loss]}")) for loss, text in found.items()]
-    return Figure("eta and its estimates", "P(y = 1 | x) on the square, first replication: dark is 0, light is 1.", panels)
+    panels += [Panel(told(side), heat(unpack(str(text), COARSE), f"eta by {told(side)}")) for side, text in found.items()]
+    caption = f"P(y = 1 | x) on the square, first replication: dark is 0, light is 1. {AT}"
+    return Figure("eta and its estimates", caption, panels)
 
 
 def against_mu(cells: Cells) -> Figure:
@@ -84,11 +101,11 @@ def against_mu(cells: Cells) -> Figure:
 
 def spreads(cells: Cells) -> Figure:
     """All replications at the chosen mu, with mean and standard deviation: the paper's error bar plot."""
-    sides = {"SL": ("SL", ""), "CE": ("CE", ""), "CE, T": ("CE", "also.temperature."), "squentropy": ("squentropy", "")}
-    sides |= {"smoothed": ("smoothed", ""), "undone": ("smoothed", "also.undone.")}
+    rows = {"SL": ("SL", ""), "CE": ("CE", ""), "CE, T": ("CE", "also.temperature."), "squentropy": ("squentropy", "")}
+    rows |= {"smoothed": ("smoothed", ""), "undone": ("smoothed", "also.undone.")}
     panels = []
     for key, label in {"linf_grid": "L_inf calibration error", "l1_grid": "L_1 calibration error"}.items():
-        values = {name: cells.values(loss, cells.best(loss) or 0.0, inside + key) for name, (loss, inside) in sides.items()}
+        values = {name: cells.values(loss, cells.best(loss) or 0.0, inside + key) for name, (loss, inside) in rows.items()}
         values = {name: mine for name, mine in values.items() if mine}
         ticks = [(float(i), name) for i, name in enumerate(values)]
         high = 1.05 * max(max(mine) for mine in values.values())
@@ -111,7 +128,7 @@ def pointwise(cells: Cells) -> Figure:
         return Figure("Pointwise errors", "", [])
     width = 2 * WIDEST / BINS
     middles: Array = -WIDEST + width * (np.arange(BINS, dtype=np.float64) + 0.5)
-    densities = {loss: np.array(counts, dtype=float) / (sum(map(int, counts)) * width) for loss, counts in found.items()}
+    densities = {side: np.array(counts, dtype=float) / (sum(map(int, counts)) * width) for side, counts in found.items()}
     high = 1.05 * max(d.max() for d in densities.values())
     plot = Plot("p - eta", "density", (-WIDEST, WIDEST), (0, float(high)), "density of pointwise errors", 460)
     for i, density in enumerate(densities.values()):
@@ -119,10 +136,9 @@ def pointwise(cells: Cells) -> Figure:
         plot.band([(x, 0.0) for x, _ in steps], steps, i)
         plot.trace(list(zip(middles, smoothed(density, middles), strict=True)), f"line c{i}", 2)
     plot.rule((0, 0), (0, float(high)))
-    caption = "p - eta at the test points of the first replication: histogram (shaded) and its smoothing by a Gaussian kernel."
-    return Figure(
-        "Pointwise errors", caption, [Panel("", plot.svg(), [(i, NAMES[loss], True) for i, loss in enumerate(found)])]
-    )
+    caption = "p - eta at the test points of the first replication: histogram (shaded) and its smoothing by a Gaussian kernel. "
+    legend = [(i, told(side), True) for i, side in enumerate(found)]
+    return Figure("Pointwise errors", caption + AT, [Panel("", plot.svg(), legend)])
 
 
 def smoothed(density: Array, middles: Array, width: float = 0.012) -> Array:
@@ -134,20 +150,20 @@ def smoothed(density: Array, middles: Array, width: float = 0.012) -> Array:
 
 def places(cells: Cells) -> Figure:
     """Where each loss errs: the mean of |p - eta| over replications on the square, and by the distance from the middle."""
-    found = {loss: unpack(str(text), COARSE) for loss, text in stored(cells, "error").items()}
+    found = {side: unpack(str(text), COARSE) for side, text in stored(cells, "error").items()}
     if not found:
         return Figure("Where", "", [])
     top = max(float(np.quantile(field, 0.99)) for field in found.values()) or 1.0
-    panels = [Panel(NAMES[loss], heat(field, f"error of {NAMES[loss]}", top)) for loss, field in found.items()]
+    panels = [Panel(told(side), heat(field, f"error of {told(side)}", top)) for side, field in found.items()]
     radius = np.hypot(*lattice())
     edges = np.linspace(0, math.sqrt(2), 19)
-    curves = {loss: profile(field, radius, edges) for loss, field in found.items()}
+    curves = {side: profile(field, radius, edges) for side, field in found.items()}
     high = 1.05 * max(v for points in curves.values() for _, v in points)
     plot = Plot("|x|", "mean |p - eta|", (0, math.sqrt(2)), (0, high), "error by distance from the middle")
-    for i, (loss, points) in enumerate(curves.items()):
-        plot.line(points, i, NAMES[loss])
-    panels.append(Panel("by |x|", plot.svg(), [(i, NAMES[loss], False) for i, loss in enumerate(curves)]))
-    caption = f"Mean of |p - eta| over replications: dark is 0, light is {top:.2f} or more; and averaged over rings."
+    for i, (side, points) in enumerate(curves.items()):
+        plot.line(points, i, told(side))
+    panels.append(Panel("by |x|", plot.svg(), [(i, told(side), False) for i, side in enumerate(curves)]))
+    caption = f"Mean of |p - eta| over replications: dark is 0, light is {top:.2f} or more; and averaged over rings. {AT}"
     return Figure("Where each loss errs", caption, panels)
 
 
