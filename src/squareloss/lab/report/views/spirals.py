@@ -160,15 +160,24 @@ def readings(cells: Cells) -> Table:
         a, b = values["SL"], values["CE"]
         verdict = judged(difference(a, b))
         margins = [cells.values(loss, mu or 0.0, "margin_support", change) for loss, mu in best.items()]
+        penalised = cells.best("CE", change, above=0.0) or 0.0
+        unrest = [cells.values("CE", mu, "unrest", change) for mu in (penalised, 0.0)]
         word = {HOLDS: "SL errs less", FAILS: "CE errs less", OPEN: OPEN}[verdict]
         body.append(
             [
                 Entry(change or "ours"), Entry(str(min(len(a), len(b)))), Entry(f"{best['SL']:g}, {best['CE']:g}"),
-                Entry(spread(a)), Entry(spread(b)), Entry(" against ".join(spread(m) for m in margins)), Entry(word, word),
+                Entry(spread(a)), Entry(spread(b)), Entry(word, word),
+                Entry(" against ".join(spread(m) for m in margins)), Entry(" against ".join(spread(u, 3) for u in unrest)),
             ]
         )  # fmt: skip
-    caption = "Test error and mean distance of the support at the mu that each reading's own validation error chooses."
-    head = ["reading", "replications", "mu of SL, CE", "error of SL + l2", "error of CE + l2", "margin of SL against CE", "so"]
+    caption = (
+        "Test error and mean distance of the support at the mu that each reading's own validation error chooses; unrest of the "
+        "training loss of CE at its best mu above 0, against that at mu = 0."
+    )
+    head = [
+        "reading", "replications", "mu of SL, CE", "error of SL + l2", "error of CE + l2", "so", "margin of SL against CE",
+        "unrest of CE + l2 against CE",
+    ]  # fmt: skip
     return Table("How much the reading matters", head, body, caption)
 
 
