@@ -1,6 +1,7 @@
 """The studies of the theorems: each runs and is shown at smoke scale; targets, classes and estimators are what they say."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from squareloss.lab import report
 from squareloss.lab.report.views import _rates
-from squareloss.lab.report.views._rates import Series, held, slope, verdict
+from squareloss.lab.report.views._rates import Series, failing, late, slope, table, tally, verdict
 from squareloss.lab.runs import Store
 from squareloss.lab.runs.execute import execute
 from squareloss.lab.studies import get
@@ -180,11 +181,43 @@ def test_slopes_and_their_intervals():
     found = slope(noisy)
     assert found.value == pytest.approx(-0.7, abs=0.03) and found.low < -0.7 < found.high and found.high - found.low < 0.15
     assert verdict(found, -0.5) == ("yes", "better") and verdict(found, -0.9)[1] == "worse"
-    assert held([noisy]) == (1, 1)
+    assert tally([noisy]) == "1 of 1"
     exact = Series("b", n, [[3 * math.exp(-0.01 * m)] for m in n])
     assert slope(exact, exponential=True).value == pytest.approx(-0.01) and slope(exact).low is None
     with_zero = Series("c", n, [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0] * 4, [0.0] * 4])
     assert slope(with_zero).value == pytest.approx(-1)
+
+
+def test_a_slope_that_changes_is_told():
+    """Steep at first, then flatter than the bound: over all points the bound seems to hold, over the last half not."""
+    n, rng = [100.0 * 2**i for i in range(9)], np.random.default_rng(2)
+    means = [m**-1.0 if m < 1600 else 1 / 1600 * (m / 1600) ** -0.2 for m in n]
+    bent = Series("bent", n, [list(m * (1 + 0.05 * rng.standard_normal(40))) for m in means], -0.4)
+    assert late(bent).x == n[4:] and late(Series("two", n[:2], bent.samples[:2])).x == n[:2]
+    assert tally([bent]) == "1 of 1" and tally([late(bent)]) == "0 of 1 (bent: no)"
+    made = table("rates", [bent], "", halves=True)
+    assert made.columns[-1] == "slope over the last half" and made.rows[0][-1].value == pytest.approx(-0.2, abs=0.03)
+    near = Series("near", n, bent.samples, slope(bent).value + 1e-3)
+    assert tally([near]) == "1 of 1 (near: yes, within the interval)"
+
+
+def test_tables_without_a_bound_judge_nothing():
+    n = [10.0, 20.0, 30.0]
+    made = table("decay", [Series("a", n, [[math.exp(-0.1 * m)] for m in n])], "", exponential=True, halves=True)
+    assert made.columns == ["setting", "range", "measured slope", "95% interval", "slope over the last half"]
+    assert [entry.text for entry in made.rows[0]] == ["a", "10 to 30", "-0.100", "exact", "-0.100 (exact)"]
+
+
+def test_rates_need_replications_that_err():
+    """A point with one failure of 100,000 would pull the end of a line; where most err there is no rate yet."""
+
+    def record(n, failures, total=100_000):
+        return SimpleNamespace(spec={"n": n, "replications": total}, metrics={"failures": failures})
+
+    found = [record(10, 90_000), record(20, 40_000), record(30, 500), record(40, 10), record(50, 1), record(60, 0)]
+    assert [r.spec["n"] for r in failing(found)] == [10, 20, 30, 40]
+    assert [r.spec["n"] for r in failing(found, 0.5)] == [20, 30, 40]
+    assert [r.spec["n"] for r in failing([record(5, 1, 20), record(6, 2, 20), record(7, 0, 5)])] == [6]
 
 
 def test_many_zeros_and_ones_are_resampled_by_their_number(monkeypatch):

@@ -40,7 +40,7 @@ class Plot:
     y_ticks: Sequence[tuple[float, str]] | None = None
     parts: list[str] = field(default_factory=list)
 
-    LEFT, RIGHT, TOP, BOTTOM = 60, 12, 12, 40
+    LEFT, RIGHT, TOP, BOTTOM = 60, 20, 12, 40
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Where a point of the data lies in the drawing; values beyond the axes are brought to their edge."""

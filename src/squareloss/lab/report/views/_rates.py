@@ -18,6 +18,7 @@ from squareloss.lab.runs.store import Record
 
 DRAWS = 500
 MANY = 10_000  # replications, from which drawing each would take seconds
+FEW = 10  # replications that err, fewer of which make no rate
 GUIDE = "Dashes: the slope of the bound, through the first point."
 
 
@@ -101,6 +102,13 @@ def slope(series: Series, *, exponential: bool = False) -> Slope:
     return Slope(value, float(low), float(high))
 
 
+def late(series: Series) -> Series:
+    """The last half of the points, two at least: a rate is a statement on the limit, and all points may not yet show it."""
+    start = min(len(series.x) // 2, len(series.x) - 2)
+    spread = None if series.spread is None else series.spread[start:]
+    return Series(series.name, series.x[start:], series.samples[start:], series.bound, spread)
+
+
 def _fit(x: Any, y: Any) -> float:
     centred = x - x.mean()
     return float(centred @ y / (centred @ centred))
@@ -123,8 +131,13 @@ def near(found: Slope, law: float) -> tuple[str, str]:
     return ("in the interval", "better") if found.low <= law <= found.high else ("outside the interval", "")
 
 
-def table(heading: str, rows: Sequence[Series], caption: str, *, exponential: bool = False, law: bool = False) -> Table:
-    """Exponent, slope, interval, and whether it is at least as steep; a row per series. A `law` is expected, not a bound."""
+def table(
+    heading: str, rows: Sequence[Series], caption: str, *, exponential: bool = False, law: bool = False, halves: bool = False
+) -> Table:
+    """Exponent, slope, interval, and whether it is at least as steep; a row per series.
+
+    A `law` is expected, not a bound. `halves` adds the slope over the last half of the points.
+    """
     lines = []
     for series in rows:
         found = slope(series, exponential=exponential)
@@ -138,12 +151,21 @@ def table(heading: str, rows: Sequence[Series], caption: str, *, exponential: bo
                 Entry(f"{found.value:.3f}", found.value),
                 Entry(found.interval(), found.low),
                 Entry(told, told, kind),
+                *([_late_entry(series, exponential)] if halves else []),
             ]
         )
     columns = ["setting", "range", "bound's exponent", "measured slope", "95% interval", "at least as steep?"]
     if law:
         columns[2], columns[5] = "expected exponent", "the expected one"
+    columns += ["slope over the last half"] if halves else []
+    if all(series.bound is None for series in rows):  # nothing to judge them by
+        columns, lines = columns[:2] + columns[3:5] + columns[6:], [row[:2] + row[3:5] + row[6:] for row in lines]
     return Table(heading, columns, lines, caption)
+
+
+def _late_entry(series: Series, exponential: bool) -> Entry:
+    found = slope(late(series), exponential=exponential)
+    return Entry(f"{found.value:.3f} ({found.interval()})", found.value)
 
 
 def _short(value: float) -> str:
@@ -151,18 +173,22 @@ def _short(value: float) -> str:
     return f"{value:g}" if len(f"{value:g}") < 8 else f"{value:.2g}"
 
 
-def held(rows: Sequence[Series], *, exponential: bool = False) -> tuple[int, int]:
-    """How many series are at least as steep as their bound, and how many have one."""
-    judged = [verdict(slope(s, exponential=exponential), s.bound)[1] for s in rows if s.bound is not None]
-    return sum(kind == "better" for kind in judged), len(judged)
+def tally(rows: Sequence[Series]) -> str:
+    """How many series are at least as steep as their bound, of how many that have one, and which are not clearly so."""
+    judged = {s.name: verdict(slope(s), s.bound)[0] for s in rows if s.bound is not None}
+    doubts = "; ".join(f"{name}: {told}" for name, told in judged.items() if told != "yes")
+    return f"{sum(told.startswith('yes') for told in judged.values())} of {len(judged)}{f' ({doubts})' if doubts else ''}"
 
 
 def panel(
-    heading: str, rows: Sequence[Series], x_label: str, y_label: str, *, exponential: bool = False, note: str = ""
+    heading: str, rows: Sequence[Series], x_label: str, y_label: str, *, exponential: bool = False, through: int = 0
 ) -> Panel:
-    """Means with twice their standard error on logarithmic axes (x plain if exponential), and the bound's slope as dashes."""
+    """Means with twice their standard error on logarithmic axes (x plain if exponential), and the bound's slope as dashes.
+
+    They go through the first point, or the last (-1).
+    """
     lines = [[(_place(x, exponential), m, e) for x, m, e in _points(series)] for series in rows]
-    guides = [_guide(line, series.bound, exponential) for line, series in zip(lines, rows, strict=True)]
+    guides = [_guide(line, series.bound, exponential, through) for line, series in zip(lines, rows, strict=True)]
     heights = [math.log10(m) for line in lines for _, m, _ in line] + [end[1] for guide in guides for end in guide]
     places = [x for line in lines for x, _, _ in line]
     low, high = min(heights), max(heights)
@@ -174,7 +200,7 @@ def panel(
         _draw(plot, line, series, colour)
         if guide:
             plot.rule(guide[0], guide[1])
-    return Panel(heading, plot.svg(), [(i, series.name, False) for i, series in enumerate(rows)], note)
+    return Panel(heading, plot.svg(), [(i, series.name, False) for i, series in enumerate(rows)])
 
 
 def _points(series: Series) -> list[tuple[float, float, float]]:
@@ -186,12 +212,14 @@ def _place(x: float, exponential: bool) -> float:
     return x if exponential else math.log10(x)
 
 
-def _guide(line: Sequence[tuple[float, float, float]], bound: float | None, exponential: bool) -> list[tuple[float, float]]:
+def _guide(
+    line: Sequence[tuple[float, float, float]], bound: float | None, exponential: bool, through: int
+) -> list[tuple[float, float]]:
     if bound is None or not line:
         return []
-    (start, mean, _), end = line[0], line[-1][0]
-    fall = bound * (end - start) * (math.log10(math.e) if exponential else 1)
-    return [(start, math.log10(mean)), (end, math.log10(mean) + fall)]
+    fall = bound * (math.log10(math.e) if exponential else 1)
+    place, mean, _ = line[through]
+    return [(x, math.log10(mean) + fall * (x - place)) for x in (line[0][0], line[-1][0])]
 
 
 def _draw(plot: Plot, line: Sequence[tuple[float, float, float]], series: Series, colour: int) -> None:
@@ -223,10 +251,21 @@ def series(name: str, records: Sequence[Record], metric: str, bound: float | Non
     return Series(name, list(samples), list(samples.values()), bound)
 
 
-def rates(records: Sequence[Record], metric: str, replications: int | None = None) -> list[list[float]]:
+def failing(records: Sequence[Record], most: float = 1.0) -> list[Record]:
+    """Those in which enough replications err for a rate (a tenth, if there are few), but at most such a part of them."""
+    return [
+        record
+        for record in records
+        if max(1, min(FEW, record.spec["replications"] // 10))
+        <= record.metrics["failures"]
+        <= most * record.spec["replications"]
+    ]
+
+
+def rates(records: Sequence[Record], metric: str) -> list[list[float]]:
     """Counts out of the replications as lists of zeros and ones, for `Series`."""
     found = []
     for record in records:
-        count, total = record.metrics[metric], replications or record.spec["replications"]
+        count, total = record.metrics[metric], record.spec["replications"]
         found.append([1.0] * count + [0.0] * (total - count))
     return found

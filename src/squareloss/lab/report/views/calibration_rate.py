@@ -9,7 +9,7 @@ from squareloss.lab.report.figures import Figure
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
-from squareloss.lab.report.views._rates import GUIDE, Series, by, held, panel, series, slope, table
+from squareloss.lab.report.views._rates import GUIDE, Series, by, panel, series, slope, table, tally
 from squareloss.lab.runs.store import Record
 
 NAMES = {
@@ -27,15 +27,16 @@ def view(records: Sequence[Record], header: Header) -> View:
     losses = by(records, lambda spec: spec["loss"] if spec["height"] == 1 else None)
     rows = [series(f"d = {d}", dimensions[d], "largest", -1 / (4 * d - 2)) for d in sorted(dimensions)]
     sides = {name: series(NAMES[name], losses[name], "largest") for name in NAMES if name in losses}
-    good, judged = held(rows)
     guess = ", ".join(f"{slope(s).value:.3f} for {s.name} (bound {s.bound:.3f})" for s in rows)
+    halves = ", ".join(f"{-d / (4 * d - 2):.3f}" for d in sorted(dimensions))
     sentences = [
         "Statement: with mu of the order n^((d-1)/(2d-1)), the largest error of (f + 1)/2 as an estimate of eta is at most of "
         "the order n^(-1/(4d-2)).",
-        f"At least as steep in {good} of {judged} dimensions: {guess}. The bound is loose; the slopes lie nearer -d/(4d-2).",
+        f"At least as steep in {tally(rows)} dimensions: {guess}. The bound is loose; that on the root of the squared error "
+        f"has the exponent -d/(4d-2), here {halves}.",
         _floors(sides),
     ]
-    tables = [table("Largest error against n", rows, "Over a fine set of points."), _side(sides)]
+    tables = [table("Largest error against n", rows, "Over a fine set of points.", halves=True), _side(sides)]
     figures = [Figure("Square loss", GUIDE, [panel("Square loss", rows, "n", "largest error of eta")])]
     if sides:
         drawn = [panel("On the circle, eta from 0 to 1", list(sides.values()), "n", "largest error of eta")]
@@ -60,16 +61,17 @@ def _floors(sides: dict[str, Series]) -> str:
     if not told or free is None:
         return "Cross-entropy has no results."
     return (
-        f"Cross-entropy stops at a floor where its outputs have a hard bound C ({'; '.join(told)}), as the text says. With the "
-        f"same penalty and no bound it shows none: {free.means[0]:.3f} at n = {free.x[0]:g}, {free.means[-1]:.3f} at n = "
-        f"{free.x[-1]:g}."
+        f"Cross-entropy comes down to a floor where its outputs have a hard bound C ({'; '.join(told)}), as the text says. "
+        f"With the same penalty and no bound it shows none: {free.means[0]:.3f} at n = {free.x[0]:g}, {free.means[-1]:.3f} "
+        f"at n = {free.x[-1]:g}, a slope of {slope(free).value:.3f}."
     )
 
 
 def _side(sides: dict[str, Series]) -> Table:
+    ns = next(iter(sides.values())).x if sides else ()
     rows = [
-        [Entry(found.name, found.name), *(Entry(f"{mean:.4f}", float(mean)) for mean in found.means)]
-        for found in sides.values()
+        [Entry(f"{n:g}", n), *(Entry(f"{found.means[i]:.4f}", float(found.means[i])) for found in sides.values())]
+        for i, n in enumerate(ns)
     ]
-    columns = ["largest error at n =", *(f"{n:g}" for n in next(iter(sides.values())).x)] if sides else []
-    return Table("Losses on the circle", columns, rows, "Means over replications.")
+    columns = ["n", *(found.name for found in sides.values())]
+    return Table("Losses on the circle", columns, rows, "The largest error of eta, means over replications.")

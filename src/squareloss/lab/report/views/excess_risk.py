@@ -8,7 +8,7 @@ from squareloss.lab.report.figures import Figure
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
-from squareloss.lab.report.views._rates import GUIDE, Series, by, held, panel, series, slope, table
+from squareloss.lab.report.views._rates import GUIDE, Series, by, late, panel, series, slope, table, tally
 from squareloss.lab.runs.store import Record
 
 
@@ -18,13 +18,13 @@ def view(records: Sequence[Record], header: Header) -> View:
     keys = sorted(groups)
     risk = {(d, k): series(f"d = {d}, kappa = {k:g}", groups[d, k], "excess", -bound(d, k)) for d, k in keys}
     error = {(d, k): series(f"d = {d}, kappa = {k:g}", groups[d, k], "squared", -d / (2 * d - 1)) for d, k in keys}
-    good, judged = held(list(risk.values()))
-    fine, asked = held(list(error.values()))
     sentences = [
         "Statement: if eta lies in the RKHS of h and has Tsybakov exponent kappa, then with mu of the order n^((d-1)/(2d-1)) "
         "the excess risk is at most of the order n^(-d(kappa+1)/((2d-1)(kappa+2))).",
-        f"The excess risk falls at least as fast as the bound in {good} of {judged} settings, and the squared error as "
-        f"n^(-d/(2d-1)) in {fine} of {asked}; both by kernel ridge, which stands for the network.",
+        f"At least as steep as the bound, over all n: {tally(list(risk.values()))}; over the last half of n: "
+        f"{tally([late(found) for found in risk.values()])}.",
+        f"The squared error falls at least as fast as n^(-d/(2d-1)), over all n: {tally(list(error.values()))}; over the last "
+        f"half: {tally([late(found) for found in error.values()])}. Both are of kernel ridge, which stands for the network.",
         "The bound beats n^(-1/2) only for kappa > 2d - 2: of these settings, none for d >= 3, and for d = 2 none (kappa = 2 "
         "gives -1/2 itself).",
     ]
@@ -37,10 +37,16 @@ def bound(d: int, kappa: float) -> float:
 
 
 def _tables(risk: dict[tuple[int, float], Series], error: dict[tuple[int, float], Series]) -> list[Table]:
-    caption = "Least squares in log-log over all n; 95% intervals by resampling replications. A bound is an upper bound."
+    caption = "Least squares in log-log over all n; 95% intervals by resampling replications. A bound is an upper bound. "
+    caption += "Slopes that change over the last half are not yet those of the limit."
     return [
-        table("Excess risk against n", list(risk.values()), caption),
-        table("Squared error of f in L_2(P) against n", list(error.values()), "The exponent is -d/(2d-1), for every kappa."),
+        table("Excess risk against n", list(risk.values()), caption, halves=True),
+        table(
+            "Squared error of f in L_2(P) against n",
+            list(error.values()),
+            "The exponent is -d/(2d-1), for every kappa.",
+            halves=True,
+        ),
         _others(risk),
     ]
 

@@ -21,7 +21,7 @@ NAMES = {
     "network-square": "networks, square loss",
     "network-ce": "networks, cross-entropy",
 }
-KERNELS = ("square", "ce")
+PANELS = {"Kernel machines": ("square", "ce"), "Networks": ("network-square", "network-ce")}
 
 
 def view(records: Sequence[Record], header: Header) -> View:
@@ -37,10 +37,11 @@ def view(records: Sequence[Record], header: Header) -> View:
         "In l_inf the distance is at least that in l_2 over sqrt(d) (the paper has the inequality the wrong way).",
     ]
     caption = "Median and lowest replication; the dashed line is the most there can be, the middle of the gap."
-    figure = Figure(
-        "Distance from the boundary to the support", caption, [_panel({k: groups[k] for k in KERNELS if k in groups}, widest)]
+    sides = {heading: {k: groups[k] for k in names if k in groups} for heading, names in PANELS.items()}
+    panels = [_panel(heading, side, widest) for heading, side in sides.items() if side]
+    return View(
+        [_table(groups)], [Figure("Distance from the boundary to the support", caption, panels)], sentences, plain=False
     )
-    return View([_table(groups)], [figure], sentences, plain=False)
 
 
 def _sentence(name: str, records: Sequence[Record], widest: float) -> str:
@@ -48,7 +49,8 @@ def _sentence(name: str, records: Sequence[Record], widest: float) -> str:
     lows = [min(record.metrics["l2"]) for record in records]
     return (
         f"{name}: median l_2 distance {medians[0]:.3f} at n = {records[0].spec['n']}, {medians[-1]:.3f} at n = "
-        f"{records[-1].spec['n']}, of {widest:.3f} possible; the lowest of all replications there is {lows[-1]:.3f}."
+        f"{records[-1].spec['n']}, of {widest:.3f} possible; the lowest of {len(records[-1].metrics['l2'])} replications there "
+        f"is {lows[-1]:.3f}."
     )
 
 
@@ -74,10 +76,10 @@ def _table(groups: dict[str, list[Record]]) -> Table:
     return Table("Distances", columns, rows, "0 where any point of the support is wrong.")
 
 
-def _panel(groups: dict[str, list[Record]], widest: float) -> Panel:
+def _panel(heading: str, groups: dict[str, list[Record]], widest: float) -> Panel:
     ns = [record.spec["n"] for found in groups.values() for record in found]
     x = (math.log10(min(ns)), math.log10(max(max(ns), min(ns) + 1)))
-    plot = Plot("n", "l_2 distance", x, (0, 1.1 * widest), "Distance by n", x_ticks=decades(*x))
+    plot = Plot("n", "l_2 distance", x, (0, 1.1 * widest), heading, x_ticks=decades(*x))
     legend = []
     for i, (loss, found) in enumerate(groups.items()):
         places = [math.log10(record.spec["n"]) for record in found]
@@ -86,4 +88,4 @@ def _panel(groups: dict[str, list[Record]], widest: float) -> Panel:
             plot.line(points, colour, dots=False)
             legend.append((colour, f"{NAMES[loss]}, {part}", False))
     plot.rule((x[0], widest), (x[1], widest))
-    return Panel("Distance by n", plot.svg(), legend)
+    return Panel(heading, plot.svg(), legend)

@@ -12,7 +12,7 @@ from squareloss.lab.report.header import Header
 from squareloss.lab.report.svg import Plot, decades
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
-from squareloss.lab.report.views._rates import Series, by, panel, slope, table
+from squareloss.lab.report.views._rates import Series, by, late, panel, slope, table
 from squareloss.lab.runs.store import Record
 
 NAMES = {
@@ -27,19 +27,22 @@ def view(records: Sequence[Record], header: Header) -> View:
     """By width at the end and at the best time; by time at the largest width."""
     found = by(records, lambda spec: spec["variant"], "width")
     groups = {name: found[name] for name in NAMES if name in found}
-    last = [_series(NAMES[name], rows, len(rows[0].spec["times"]) - 1) for name, rows in groups.items()]
-    best = [_series(NAMES[name], rows, None) for name, rows in groups.items()]
+    last = [_series(name, rows, len(rows[0].spec["times"]) - 1) for name, rows in groups.items()]
+    best = [_series(name, rows) for name, rows in groups.items()]
     sentences = [
         "Statement: the penalised network comes to kernel ridge with h at the same mu, if it is wide and the time 2 zeta mu k "
         "lies between two logarithms.",
-        *(_sentence(NAMES[name], rows) for name, rows in groups.items()),
+        *(_sentence(name, rows) for name, rows in groups.items()),
     ]
-    caption = (
-        "Root mean square over the sphere, mean over replications. Expected -1/2 for a distance that the width makes small."
+    caption = "Root mean square over the sphere, mean over replications. Decay toward W(0) has the usual -1/2; decay toward 0 "
+    caption += "has erased W(0) by then, at any width."
+    window = (
+        "The time of the least mean distance at each width. Toward 0, by time t what is left of the start falls as e^-t and "
     )
+    window += "the relative change of the weights grows as e^t / sqrt(m): at the best t both are m^(-1/4)."
     tables = [
-        table(f"At the last time: {ROUND} against width", last, caption, law=True),
-        table(f"At the best time: {ROUND} against width", best, "The time of the least mean distance at each width.", law=True),
+        table(f"At the last time: {ROUND} against width", last, caption, law=True, halves=True),
+        table(f"At the best time: {ROUND} against width", best, window, law=True, halves=True),
         _diagnostics(groups),
     ]
     panels = [
@@ -47,7 +50,7 @@ def view(records: Sequence[Record], header: Header) -> View:
         panel("By width, at the best time", best, "width", ROUND),
         _by_time(groups),
     ]
-    figure = Figure("Network and ridge", "Distances of outputs; dashes: m^(-1/2). Time is 2 zeta mu k.", panels)
+    figure = Figure("Network and ridge", "Distances of outputs; dashes: the expected exponent. Time is 2 zeta mu k.", panels)
     return View([t for t in tables if t.rows], [figure], sentences, plain=False)
 
 
@@ -55,21 +58,24 @@ def _means(record: Record) -> list[float]:
     return [float(np.mean(values)) for values in record.metrics["ridge"]]
 
 
-def _series(name: str, records: Sequence[Record], time: int | None) -> Series:
+def _series(variant: str, records: Sequence[Record], time: int | None = None) -> Series:
     """Distances by width at one time, or each width's best."""
     chosen = [int(np.argmin(_means(record))) if time is None else time for record in records]
     samples = [record.metrics["ridge"][i] for record, i in zip(records, chosen, strict=True)]
-    return Series(name, [record.spec["width"] for record in records], samples, -0.5)
+    expected = -0.5 if variant.startswith("start") else -0.25 if time is None else None
+    return Series(NAMES[variant], [record.spec["width"] for record in records], samples, expected)
 
 
-def _sentence(name: str, records: Sequence[Record]) -> str:
+def _sentence(variant: str, records: Sequence[Record]) -> str:
     widest = records[-1]
     means, times = _means(widest), widest.spec["times"]
-    best = int(np.argmin(means))
-    law = slope(_series(name, records, len(times) - 1)).value if len(records) > 1 else math.nan
+    best, last = int(np.argmin(means)), len(times) - 1
+    found = _series(variant, records, last)
+    law, end = (slope(part).value for part in (found, late(found)))
+    nearest = f"nearest to ridge at time {times[best]:g} ({means[best]:.4f}); " if best < last else ""
     return (
-        f"{name}, width {widest.spec['width']}: nearest to ridge at time {times[best]:g} ({means[best]:.4f}), {means[-1]:.4f} "
-        f"at time {times[-1]:g}; there the distance goes with the width as m^{law:.2f}."
+        f"{NAMES[variant]}, width {widest.spec['width']}: {nearest}{means[-1]:.4f} from ridge at time {times[-1]:g}, where the "
+        f"slope in the width is {law:.3f} ({end:.3f} over the last half)."
     )
 
 

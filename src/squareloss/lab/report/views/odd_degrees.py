@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from squareloss.lab.report.figures import Figure, Panel
 from squareloss.lab.report.header import Header
-from squareloss.lab.report.svg import Plot
+from squareloss.lab.report.svg import Plot, decades
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
 from squareloss.lab.report.views._rates import by
@@ -32,21 +33,21 @@ def view(records: Sequence[Record], header: Header) -> View:
     ]
     if networks:
         sides = "; ".join(f"{NAMES[b]} {100 * float(np.mean(found[0].metrics['error'])):.3g}%" for b, found in networks.items())
-        sentences.append(f"Networks of width {networks[False][0].spec['width']} trained by descent show the same: {sides}.")
+        spec = networks[False][0].spec
+        sentences.append(f"Networks of width {spec['width']} trained by descent on {spec['n']} points show the same: {sides}.")
     panels = [_errors(classes), _degrees(degrees)]
     figure = Figure("What is out of reach", "Means over replications.", panels)
     return View([_table(classes, networks), _degree_table(degrees)], [figure], sentences, plain=False)
 
 
 def _errors(groups: dict[bool, list[Record]]) -> Panel:
-    ns = sorted({record.spec["n"] for found in groups.values() for record in found})
-    plot = Plot(
-        "n", "error", (0, len(ns) - 1), (0, 0.6), "Error on sign(cos 3 theta)", percent=True,
-        x_ticks=[(float(i), str(n)) for i, n in enumerate(ns)],
-    )  # fmt: skip
+    ns = [math.log10(record.spec["n"]) for found in groups.values() for record in found]
+    x = (min(ns), max(ns))
+    plot = Plot("n", "error", x, (0, 0.6), "Error on sign(cos 3 theta)", percent=True, x_ticks=decades(*x))
     for bias, found in groups.items():
-        plot.line([(i, float(np.mean(r.metrics["error"]))) for i, r in enumerate(found)], int(bias), NAMES[bias], dots=False)
-    plot.rule((0, 1 / 6), (len(ns) - 1, 1 / 6))
+        points = [(math.log10(r.spec["n"]), float(np.mean(r.metrics["error"]))) for r in found]
+        plot.line(points, int(bias), NAMES[bias], dots=False)
+    plot.rule((x[0], 1 / 6), (x[1], 1 / 6))
     return Panel("Error on sign(cos 3 theta); dashes: 1/6", plot.svg(), [(int(b), NAMES[b], False) for b in groups])
 
 

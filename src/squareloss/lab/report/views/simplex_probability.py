@@ -29,8 +29,13 @@ def view(records: Sequence[Record], header: Header) -> View:
         f"the two-class theory gives is {-D / (2 * D - 1):.3f}.",
     ]
     tables = [
-        table("Squared error of eta against n", squared, "Sum over classes, mean over the sphere."),
-        table("Largest error of eta against n", largest, "Over classes and a fine set of points; the two-class bound."),
+        table("Squared error of eta against n", squared, "Sum over classes, mean over the sphere.", halves=True),
+        table(
+            "Largest error of eta against n",
+            largest,
+            "Over classes and a fine set of points; the two-class bound.",
+            halves=True,
+        ),
         _outside(groups),
     ]
     panels = [

@@ -10,10 +10,9 @@ from squareloss.lab.report.figures import Figure
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
-from squareloss.lab.report.views._rates import GUIDE, Series, by, panel, series, slope, table
+from squareloss.lab.report.views._rates import Series, by, late, panel, series, slope, table
 from squareloss.lab.runs.store import Record
 
-TAIL = 0.5  # of the points: the exponents are those of the limit
 LIMIT = "Exact, by closed form; over the half of the points nearest the limit."
 
 
@@ -26,7 +25,7 @@ def view(records: Sequence[Record], header: Header) -> View:
     freedom = [_of(exact[d][0], d, "ridge", "effective", -(d - 1) / d) for d in sorted(exact)]
     small = {name: [_head(found) for found in rows] for name, rows in (("entropy", entropy), ("freedom", freedom))}
     smallest = [series(f"d = {d}", least[d], "least", -2 / (d - 1)) for d in sorted(least)]
-    tails = [_tail(found) for found in values]
+    tails = [late(found) for found in values]
     told = ", ".join(f"{slope(s).value:.3f} ({s.bound:.3f}) for {s.name}" for s in tails)
     sentences = [
         "Statement: the eigenvalues of h on the sphere fall as j^(-d/(d-1)), so the entropy of its unit ball is at most of the "
@@ -40,7 +39,13 @@ def view(records: Sequence[Record], header: Header) -> View:
         table("Eigenvalues against their index", tails, f"{LIMIT} The last eigenvalue of each degree.", law=True),
         table("Entropy of the unit ball against the radius", small["entropy"], f"{LIMIT} Volume bound in L_2.", law=True),
         table("Effective dimension against the ridge mu/n", small["freedom"], LIMIT, law=True),
-        table("Least eigenvalue of H against n", smallest, "Uniform points; as the least distance of two falls.", law=True),
+        table(
+            "Least eigenvalue of H against n",
+            smallest,
+            "Uniform points; as the least distance of two falls.",
+            law=True,
+            halves=True,
+        ),
         _norms(records),
         _opposite(records),
     ]
@@ -53,13 +58,9 @@ def _of(record: Record, d: int, x: str, y: str, bound: float) -> Series:
     return Series(f"d = {d}", [a for a, _ in kept], [[b] for _, b in kept], bound)
 
 
-def _tail(found: Series) -> Series:
-    start = int(len(found.x) * TAIL)
-    return Series(found.name, found.x[start:], found.samples[start:], found.bound)
-
-
 def _head(found: Series) -> Series:
-    end = len(found.x) - int(len(found.x) * TAIL)
+    """The half of the points nearest zero."""
+    end = len(found.x) - len(found.x) // 2
     return Series(found.name, found.x[:end], found.samples[:end], found.bound)
 
 
@@ -97,8 +98,10 @@ def _norms(records: Sequence[Record]) -> Table:
 
 def _figures(values: Sequence[Series], entropy: Sequence[Series], smallest: Sequence[Series]) -> list[Figure]:
     panels = [
-        panel("Eigenvalues", values, "index", "eigenvalue"),
+        panel("Eigenvalues", values, "index", "eigenvalue", through=-1),
         panel("Entropy", entropy, "radius", "entropy (nats)"),
         panel("Least eigenvalue of H", smallest, "n", "lambda_min"),
     ]
-    return [Figure("Decay", GUIDE, panels)]
+    return [
+        Figure("Decay", "Dashes: the exponent of the limit, through the point nearest it; for H through the first.", panels)
+    ]
