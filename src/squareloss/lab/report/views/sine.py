@@ -208,7 +208,7 @@ def _reading(cells: Cells, change: str, mus: Mapping[str, float | None]) -> list
     word = {HOLDS: "SL is nearer eta", FAILS: "CE is nearer eta", OPEN: OPEN}[judged(difference(a, b))]
     means = [Entry(" against ".join(spread(values, 3) for values in pair)) for pair in sides.values()]
     told = f"{mus['SL']:g}, {mus['CE']:g}"
-    return [Entry(change or "ours"), Entry(str(min(len(a), len(b)))), Entry(told), *means, Entry(word, word)]
+    return [Entry(change or "ours"), Entry(str(min(len(a), len(b)))), Entry(told), Entry(word, word), *means]
 
 
 def readings(cells: Cells) -> Table:
@@ -219,7 +219,7 @@ def readings(cells: Cells) -> Table:
     rows[1:1] = [_reading(cells, "", {"SL": mu, "CE": mu}) for mu in sorted(alone)]  # like for like
     body = [row for row in rows if row]
     pairs = [f"{name}, SL against CE" for name in ("test error", "L_inf", "L_1")]
-    head = ["reading", "replications", "mu of SL, CE", *pairs, "by L_inf"]
+    head = ["reading", "replications", "mu of SL, CE", "by L_inf", *pairs]
     caption = (
         "Other readings of eta and of the learning rate at one mu, with fewer replications (ours at that mu too, to compare); "
         "the penalty beside the mean loss at the mu that its own validation error chooses. Bayes errors: affine 0.165, "
