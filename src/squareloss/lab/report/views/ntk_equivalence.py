@@ -36,10 +36,10 @@ def view(records: Sequence[Record], header: Header) -> View:
     ]
     caption = "Root mean square over the sphere, mean over replications. Decay toward W(0) has the usual -1/2; decay toward 0 "
     caption += "has erased W(0) by then, at any width."
-    window = (
-        "The time of the least mean distance at each width. Toward 0, by time t what is left of the start falls as e^-t and "
+    window = "The time of the least mean distance at each width, of those in the figure. Toward 0, by time t what is left of "
+    window += (
+        "the start falls as e^-t and the relative change of the weights grows as e^t / sqrt(m): both are m^(-1/4) at best."
     )
-    window += "the relative change of the weights grows as e^t / sqrt(m): at the best t both are m^(-1/4)."
     tables = [
         table(f"At the last time: {ROUND} against width", last, caption, law=True, halves=True),
         table(f"At the best time: {ROUND} against width", best, window, law=True, halves=True),

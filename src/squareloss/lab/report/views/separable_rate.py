@@ -34,7 +34,8 @@ def view(records: Sequence[Record], header: Header) -> View:
         for kind, rows in drawn.items()
         if any(found.x for found in rows)
     ]
-    about = "Twice the standard error as bars, where they fit; a straight line on the left is a rate."
+    about = "Twice the standard error as bars, where they fit; n without any error are left out. "
+    about += "A straight line on the left is a rate."
     return View(
         [t for t in tables if t.rows], [Figure("Probability of any error", about, panels)], sentences, plain=False, brief=1
     )
