@@ -20,7 +20,7 @@ from squareloss.lab.studies.theory.logistic import circle_logistic, logistic
 from squareloss.lab.studies.theory.margin import distances
 from squareloss.lab.studies.theory.noise_injection import corrected, near_half
 from squareloss.lab.studies.theory.simplex_probability import probabilities
-from squareloss.lab.studies.theory.sphere import Circle, Target, circle_points, gram, ridge, uniform, with_bias
+from squareloss.lab.studies.theory.sphere import Circle, Target, circle_points, gram, penalty, ridge, uniform, with_bias
 from squareloss.ntk.kernels import NTK
 
 STUDIES = [
@@ -108,6 +108,17 @@ def test_eigenfunctions_of_the_circle_are_the_kernel_and_give_the_same_ridge():
     torch.testing.assert_close(phi @ phi.mT, gram(x), rtol=0, atol=2e-4)
     exact = ridge(x, y, 0.5, circle_points(grid), "cpu").outputs
     torch.testing.assert_close(Circle(600).ridge(angle, y, 0.5, grid, "cpu"), exact, rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize("name", ["excess_risk", "calibration_rate"])
+def test_circles_leave_out_only_what_ridge_would_shrink_anyway(name):
+    """A degree that is left out has less variance than it should: its eigenvalue must be small beside mu / n."""
+    specs = [cell.spec for cell in get(name).cells("paper") if cell.spec["d"] == 2]
+    ridges = [spec for spec in specs if spec.get("loss", "square") == "square"]
+    assert ridges
+    for spec in ridges:
+        least = 1 / (math.pi * spec["degree"]) ** 2
+        assert least < 0.1 * penalty(spec["n"], 2, spec["c"]) / spec["n"], spec
 
 
 def test_logistic_regression_is_stationary_and_keeps_its_bound():

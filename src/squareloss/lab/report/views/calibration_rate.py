@@ -36,7 +36,8 @@ def view(records: Sequence[Record], header: Header) -> View:
         f"has the exponent -d/(4d-2), here {halves}.",
         _floors(sides),
     ]
-    tables = [table("Largest error against n", rows, "Over a fine set of points.", halves=True), _side(sides)]
+    caption = "Over 2,000 points of the circle, or thousands of random ones and the axes of the sphere: at most the supremum."
+    tables = [table("Largest error against n", rows, caption, halves=True), _side(sides)]
     figures = [Figure("Square loss", GUIDE, [panel("Square loss", rows, "n", "largest error of eta")])]
     if sides:
         drawn = [panel("On the circle, eta from 0 to 1", list(sides.values()), "n", "largest error of eta")]
