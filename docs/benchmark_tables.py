@@ -276,7 +276,11 @@ def attacks(device: str) -> str:
          *(f"{100 * row[key]:.1f}" if key in row else "" for key in shares.values())]
         for row in data["rows"]
     ]  # fmt: skip
-    return table(["network", "attack", *seconds, *shares], rows) + f"\n\n{source(data)}"
+    agreement = read("attacks_parity_cuda") if device == "cuda" else None
+    for row in agreement["rows"] if agreement else []:  # its seconds are of a busy chip
+        left = [f"{100 * row[key]:.2f}" for key in shares.values()]
+        rows.append([f"adversarial, {row['images']:,} images", "autoattack", *[""] * len(seconds), *left])
+    return table(["network", "attack", *seconds, *shares], rows) + f"\n\n{source(data, *[agreement] * bool(agreement))}"
 
 
 def attack_losses() -> str:
@@ -284,13 +288,25 @@ def attack_losses() -> str:
     data = read("attacks_losses_cuda")
     if data is None:
         return "Not measured yet."
-    rows = [
-        [net["network"], row["attack"], *(f"{100 * left:.1f}" for left in row["robust"])]
-        for net in data["rows"]
-        for row in net["rows"]
-    ]
-    radii = [f"left at {255 * eps:.3g}/255, %" for eps in data["rows"][0]["eps"]]
-    return table(["network", "attack", *radii], rows) + f"\n\n{source(data)}"
+    lefts: dict[str, dict[str, list[str]]] = {}
+    for net in data["rows"]:
+        for row in net["rows"]:
+            lefts.setdefault(row["attack"], {})[net["network"]] = [f"{100 * left:.1f}" for left in row["robust"]]
+    names = [net["network"] for net in data["rows"]]
+    rows = [[attack, *("  ".join(by_net.get(name, [])) for name in names)] for attack, by_net in lefts.items()]
+    radii = ", ".join(f"{255 * eps:.3g}" for eps in data["rows"][0]["eps"])
+    rows.append(["passes of worst_case / autoattack", *("  ".join(_pass_ratios(net)) for net in data["rows"])])
+    return f"What is left, in %, at {radii}/255:\n\n" + table(["attack", *names], rows) + f"\n\n{source(data)}"
+
+
+def _pass_ratios(net: dict[str, Any]) -> list[str]:
+    """The forwards and backwards that `worst_case` spends over those of `autoattack`, at each radius."""
+    rows = {row["attack"]: row for row in net["rows"]}
+    worst, auto = (
+        [f + b for f, b in zip(rows[name]["forwards"], rows[name]["backwards"], strict=True)]
+        for name in ("worst_case", "autoattack")
+    )
+    return [f"{w / a:.2f}" for w, a in zip(worst, auto, strict=True)]
 
 
 TABLES: dict[str, Callable[[], str]] = {

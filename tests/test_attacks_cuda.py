@@ -8,6 +8,7 @@ from torch.nn.functional import interpolate
 
 from squareloss import Classifier, Simplex, Standardize, attacks
 from squareloss.attacks import _network
+from squareloss.attacks._fuse import ConvReLU
 from squareloss.models import build
 
 RUN = sys.modules["squareloss.attacks._run"]
@@ -94,3 +95,14 @@ def test_an_evaluation_on_the_gpu_resumes(points, tmp_path, monkeypatch):
         SUITES["autoattack"](*points, EPS, save=file)
     resumed, whole = SUITES["autoattack"](*points, EPS, save=file), SUITES["autoattack"](*points, EPS)
     assert float((resumed.broken == whole.broken).float().mean()) > 0.98
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_joined_convolutions_give_the_gradient_of_the_plain_network(points, precision):
+    model, x, y = points
+    loss = lambda scores, labels, _: torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+    fast = _network.Network(model, x, y, precision=precision)
+    plain = _network.Network(model, x, y, plain=True)
+    assert sum(isinstance(m, ConvReLU) for m in fast._search.modules()) == 9
+    ours, expected = (n.gradient(x[:64], loss, y[:64], y[:64])[2].flatten(1) for n in (fast, plain))
+    assert torch.cosine_similarity(ours, expected).median() > (0.999 if precision == "float32" else 0.97)

@@ -188,6 +188,7 @@ def test_blocks_of_tiny_networks_and_single_ones_are_the_same(monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch 2.11 warns of itself as it compiles
 @pytest.mark.parametrize("fuse", [True, False])
 def test_a_gpu_compiled_or_not_does_what_the_cores_do(fuse):
     x, y = data()
@@ -203,6 +204,7 @@ def test_a_gpu_compiled_or_not_does_what_the_cores_do(fuse):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch 2.11 warns of itself as it compiles
 @pytest.mark.parametrize("fuse", [True, False])
 def test_bfloat16_on_a_gpu_learns_what_float32_does(fuse):
     x, y = data(n=400, dtype=torch.float32)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 TILE = 2048  # elements of a tile, for four warps
 SMALL = 16384  # a batch this small is summed by one program
 BLOCKS = 1024  # at most, to be added up in one go
+DIRECT = tuple(map(int, triton.__version__.split(".")[:2])) == (3, 6)  # whose compiled kernels we know how to launch
 
 
 @triton.jit
@@ -96,44 +97,93 @@ def _backward(  # type: ignore[no-untyped-def]
 def forward(
     f: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, mean: bool, q: Quadratic
 ) -> tuple[Tensor, Tensor]:
-    """The loss, sum_i w_i loss_i (over sum_i w_i if `mean`), and sum_i w_i, as 0-d float32 tensors."""
-    f, labels = _rows_contiguous(f), labels.contiguous()
-    n, k, columns = f.shape[0], f.shape[1], _columns(f)
-    loss, mass = f.new_empty((), dtype=torch.float32), f.new_empty((), dtype=torch.float32)
+    """The loss, sum_i w_i loss_i (over sum_i w_i if `mean`), as a 0-d float32 tensor; and sum_i w_i, first in a float32 one."""
+    f, labels, weights = _laid_out(f, labels, weight)
+    n, k = f.shape
+    columns = _columns(k)
+    loss = torch.empty((), dtype=torch.float32, device=f.device)
     one = n * columns <= SMALL
     warps = 16 if one else 4
     rows = max(1, TILE * warps // 4 // columns)
-    blocks = 1 if one else min(triton.cdiv(n, rows), BLOCKS)
-    totals, masses = (loss, mass) if one else torch.empty(2, blocks, device=f.device).unbind()
-    with torch.cuda.device_of(f):
-        _forward[(blocks,)](
-            f, labels, labels if weight is None else weight.contiguous(), totals, masses, n, k, f.stride(0), ignore_index, *q,
-            ROWS=rows, COLUMNS=columns, WEIGHTED=weight is not None, MEAN=mean and one, num_warps=warps,
-        )  # fmt: skip
-        if not one:
-            _finish[(1,)](totals, masses, loss, mass, blocks, BLOCKS=BLOCKS, MEAN=mean)
-    return loss, mass
+    sizes, constants = (n, k, f.stride(0), ignore_index), (rows, columns, weight is not None, mean and one)
+    if one:
+        mass = torch.empty(1, dtype=torch.float32, device=f.device)
+        _launch(_forward, (1, 1, 1), (f, labels, weights, loss, mass), sizes, q, constants, warps)
+        return loss, mass
+    blocks = min(-(-n // rows), BLOCKS)
+    space = torch.empty(3 * BLOCKS, dtype=torch.float32, device=f.device)  # sum_i w_i, then both sums of every block
+    totals, masses = space[BLOCKS:], space[2 * BLOCKS :]
+    _launch(_forward, (blocks, 1, 1), (f, labels, weights, totals, masses), sizes, q, constants, warps)
+    _launch(_finish, (1, 1, 1), (totals, masses, loss, space), (blocks,), (), (BLOCKS, mean))
+    return loss, space
 
 
 def backward(
     f: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, mean: bool, q: Quadratic, grad: Tensor, mass: Tensor
 ) -> Tensor:
     """The gradient in f (N, K) of the loss that `forward` gave with this mass, times grad."""
-    f, labels = _rows_contiguous(f), labels.contiguous()
-    n, k, columns = f.shape[0], f.shape[1], _columns(f)
+    f, labels, weights = _laid_out(f, labels, weight)
+    n, k = f.shape
+    columns = _columns(k)
     gradient = torch.empty((n, k), dtype=f.dtype, device=f.device)
     rows = TILE // columns
-    with torch.cuda.device_of(f):
-        _backward[(triton.cdiv(n, rows), triton.cdiv(k, columns))](
-            f, labels, labels if weight is None else weight.contiguous(), grad, mass, gradient, n, k, f.stride(0),
-            ignore_index, *q[:4], ROWS=rows, COLUMNS=columns, WEIGHTED=weight is not None, MEAN=mean,
-        )  # fmt: skip
+    grid = (-(-n // rows), -(-k // columns), 1)
+    sizes, constants = (n, k, f.stride(0), ignore_index), (rows, columns, weight is not None, mean)
+    _launch(_backward, grid, (f, labels, weights, grad, mass, gradient), sizes, q[:4], constants)
     return gradient
 
 
-def _rows_contiguous(f: Tensor) -> Tensor:
-    return f if f.stride(1) == 1 else f.contiguous()
+_compiled: dict[tuple[Any, ...], Any] = {}
 
 
-def _columns(f: Tensor) -> Any:
-    return min(triton.next_power_of_2(f.shape[1]), TILE)
+def _launch(
+    kernel: Any,
+    grid: tuple[int, int, int],
+    tensors: tuple[Tensor, ...],
+    sizes: tuple[int, ...],
+    numbers: tuple[float, ...],
+    constants: tuple[Any, ...],
+    warps: int = 4,
+) -> None:
+    """Launch a kernel; from the second time on straight through what Triton compiled, which it takes 100 us to find again.
+
+    The key holds all that Triton compiles for, and more: types, alignment, sizes, but the first of them, on which no kernel is
+    specialised, by its type alone, so that batches of any length share one.
+    """
+    device = tensors[0].get_device()
+    addresses = [t.data_ptr() for t in tensors]
+    aligned = [a % 16 == 0 for a in addresses]
+    key = (kernel.fn, device, warps, sizes[0] >> 31, *sizes[1:], *constants, *[t.dtype for t in tensors], *aligned)
+    compiled = _compiled.get(key)
+    if compiled is not None and device == torch._C._cuda_getDevice():
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        # None: no hooks of profilers
+        compiled.run(
+            *grid,
+            stream,
+            compiled.function,
+            compiled.packed_metadata,
+            None,
+            None,
+            None,
+            *addresses,
+            *sizes,
+            *numbers,
+            *constants,
+        )
+        return
+    with torch.cuda.device_of(tensors[0]):
+        compiled = kernel[grid](*tensors, *sizes, *numbers, *constants, num_warps=warps)
+    if DIRECT:
+        _compiled[key] = compiled
+
+
+def _laid_out(f: Tensor, labels: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The inputs as the kernels read them; the labels in place of weights that are not there."""
+    f = f if f.stride(1) == 1 else f.contiguous()
+    labels = labels.contiguous()
+    return f, labels, labels if weight is None else weight.contiguous()
+
+
+def _columns(k: int) -> int:
+    return min(1 << (k - 1).bit_length(), TILE)

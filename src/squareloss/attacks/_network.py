@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from squareloss._precision import strict_float32
 from squareloss.attacks._common import batches, check_labels, check_scores
 from squareloss.attacks._fold import fold_batch_norm, frozen_copy, keep_ends, lower
+from squareloss.attacks._fuse import fuse
 from squareloss.attacks.losses import Objective
 
 Precision = Literal["float32", "bfloat16"]
@@ -112,16 +113,32 @@ class Network:
         search = fold_batch_norm(self.model, sample)
         if search is not self.model and sample.ndim == 4:
             search = search.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return lower(keep_ends(search, sample)) if self.rounds and search is not self.model else search
+        if self.rounds and search is not self.model:
+            search = lower(keep_ends(search, sample))
+        return self._fused(search, sample) if self.cuda else search
+
+    def _fused(self, search: nn.Module, sample: Tensor) -> nn.Module:
+        """The network with its convolutions and ReLUs joined; as it was if they can't be, or if that changes its scores."""
+        twin = frozen_copy(search)
+        if twin is None:
+            return search
+        try:
+            with torch.no_grad():
+                fused = fuse(twin)
+                before, after = (self._forward(sample, network)[0] for network in (search, fused))
+        except Exception:  # whatever a network does that was not foreseen
+            return search
+        slack = (0.1 if self.rounds else 0.01) * before.abs().amax()
+        return fused if bool((after - before).abs().amax() <= slack) else search
 
     def _low(self) -> AbstractContextManager[Any]:
         if not self.rounds:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)  # no cache: steps are captured
 
-    def _forward(self, x: Tensor) -> tuple[Tensor, ...]:
+    def _forward(self, x: Tensor, network: nn.Module | None = None) -> tuple[Tensor, ...]:
         with self._low():
-            scores: Tensor = self._search(x)
+            scores: Tensor = (network or self._search)(x)
         return (scores.to(x.dtype),)
 
     def _backward(self, objective: Objective, x: Tensor, y: Tensor, targets: Tensor) -> tuple[Tensor, ...]:

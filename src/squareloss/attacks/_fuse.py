@@ -1,0 +1,158 @@
+"""Convolution, shortcut and ReLU as one layer: cuDNN does in one pass over memory what modules of PyTorch do in three or four.
+
+The network is traced by `torch.fx`, as a whole or, where it can't be traced, child by child; what matches is replaced.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from squareloss.attacks._fold import Float32
+
+_RELUS = {torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_"}
+_SUMS = {operator.add, operator.iadd, torch.add, "add", "add_"}
+
+
+class ConvReLU(nn.Module):
+    """relu(convolution(x) + shortcut), in one kernel on CUDA; gradients go to x and to the shortcut alone."""
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        super().__init__()
+        self.convolution = convolution
+
+    def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+        """(N, C, H, W) to (N, C', H', W'), as large as the shortcut."""
+        if not x.is_cuda:
+            out = self.convolution(x)
+            return torch.relu(out if shortcut is None else out + shortcut)
+        weight = self.convolution.weight
+        shortcut = None if shortcut is None else shortcut.to(weight.dtype)
+        return _OnePass.apply(x.to(weight.dtype), shortcut, self.convolution)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _OnePass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shortcut: Tensor | None, layer: nn.Conv2d) -> Tensor:
+        bias = layer.weight.new_zeros(layer.out_channels) if layer.bias is None else layer.bias
+        where = (layer.stride, layer.padding, layer.dilation, layer.groups)
+        if shortcut is None:
+            out: Tensor = torch.cudnn_convolution_relu(x, layer.weight, bias, *where)  # type: ignore[arg-type]
+        else:
+            out = torch.cudnn_convolution_add_relu(x, layer.weight, shortcut, 1.0, bias, *where)  # type: ignore[arg-type]
+        ctx.save_for_backward(x, out)
+        ctx.layer, ctx.added = layer, shortcut is not None
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, out = ctx.saved_tensors
+        layer: nn.Conv2d = ctx.layer
+        grad = torch.ops.aten.threshold_backward(grad, out, 0)
+        into_x = torch.ops.aten.convolution_backward(
+            grad, x, layer.weight, None, layer.stride, layer.padding, layer.dilation, False, [0, 0], layer.groups,
+            [True, False, False],
+        )[0]  # fmt: skip
+        return into_x, grad if ctx.added else None, None
+
+
+class Thinned(nn.Module):
+    """A 1 x 1 convolution with a stride as one without on every so many pixels: cuDNN has fast kernels for that alone."""
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        super().__init__()
+        self.stride, self.convolution = convolution.stride, copy.copy(convolution)
+        self.convolution.stride = (1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) to (N, C', H / stride, W / stride), rounded up."""
+        return self.convolution(x[:, :, :: self.stride[0], :: self.stride[1]])  # type: ignore[no-any-return]
+
+
+def fuse(model: nn.Module) -> nn.Module:
+    """The model with convolutions, the shortcuts added to them and ReLUs joined, where that can be seen; changed in place."""
+    try:
+        graph = _Tracer().trace(model)
+    except Exception:  # whatever a forward pass does that a trace can't follow
+        for name, child in model.named_children():
+            setattr(model, name, fuse(child))
+        return model
+    traced = fx.GraphModule(model, graph)
+    changes = [_join(traced, node) for node in list(graph.nodes) if _is_relu(traced, node)]
+    changes += [_thin(traced, node) for node in list(graph.nodes)]
+    if not any(changes):
+        return model
+    graph.eliminate_dead_code()
+    traced.recompile()
+    return traced
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Float32) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _join(traced: fx.GraphModule, relu: fx.Node) -> bool:
+    """Join a ReLU with the convolution before it; whether that was done."""
+    before = _source(traced, relu.args[0])
+    convolution, shortcut = before, None
+    if before is not None and _is_sum(before):
+        sides = [(_source(traced, a), b) for a, b in (before.args, before.args[::-1])]
+        convolution, shortcut = next(((a, b) for a, b in sides if _layer(traced, a) is not None), (None, None))
+    layer = _layer(traced, convolution)
+    if convolution is None or layer is None or (shortcut is not None and not isinstance(layer, nn.Conv2d)):
+        return False
+    if isinstance(layer, Float32):
+        layer.layer = ConvReLU(layer.layer)  # type: ignore[arg-type]
+        relu.replace_all_uses_with(convolution)
+        return True
+    traced.set_submodule(str(convolution.target), ConvReLU(layer))
+    with traced.graph.inserting_before(relu):
+        arguments = (convolution.args[0],) if shortcut is None else (convolution.args[0], shortcut)
+        relu.replace_all_uses_with(traced.graph.call_module(str(convolution.target), arguments))
+    return True
+
+
+def _thin(traced: fx.GraphModule, node: fx.Node) -> bool:
+    layer = _layer(traced, node)
+    if not isinstance(layer, nn.Conv2d) or layer.kernel_size != (1, 1) or layer.padding != (0, 0) or layer.stride == (1, 1):
+        return False
+    traced.set_submodule(str(node.target), Thinned(layer))
+    return True
+
+
+def _source(traced: fx.GraphModule, node: Any) -> fx.Node | None:
+    """What made this value, identities passed over; None if others use it too."""
+    while isinstance(node, fx.Node) and len(node.users) == 1:
+        if node.op != "call_module" or type(traced.get_submodule(str(node.target))) is not nn.Identity:
+            return node
+        node = node.args[0]
+    return None
+
+
+def _layer(traced: fx.GraphModule, node: Any) -> nn.Conv2d | Float32 | None:
+    """The convolution that this node calls, and no other node does; None if it is none that cuDNN can join with a ReLU."""
+    if not isinstance(node, fx.Node) or node.op != "call_module" or node.kwargs:
+        return None
+    layer = traced.get_submodule(str(node.target))
+    inner = layer.layer if isinstance(layer, Float32) else layer
+    calls = sum(other.op == "call_module" and other.target == node.target for other in traced.graph.nodes)
+    plain = type(inner) is nn.Conv2d and inner.padding_mode == "zeros" and isinstance(inner.padding, tuple)
+    return layer if plain and calls == 1 else None  # type: ignore[return-value]
+
+
+def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return isinstance(traced.get_submodule(str(node.target)), nn.ReLU)
+    return node.op in ("call_function", "call_method") and node.target in _RELUS
+
+
+def _is_sum(node: fx.Node) -> bool:
+    """Whether two values are added, one as large as the other for all we see."""
+    tensors = len(node.args) == 2 and all(isinstance(a, fx.Node) for a in node.args)
+    return node.op in ("call_function", "call_method") and node.target in _SUMS and tensors and not node.kwargs
