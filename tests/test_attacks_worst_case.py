@@ -7,12 +7,16 @@ import sys
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from attack_nets import cnn, digits, train, trained
 from squareloss import Simplex, SquareLoss, attacks
+from squareloss.attacks import _common
 
 RUN = sys.modules["squareloss.attacks._run"]
+worst_case = sys.modules["squareloss.attacks.worst_case"]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,57 @@ def test_the_worst_case_is_no_weaker_than_autoattack_at_a_tenth_of_its_passes(sq
     assert worst.passes < 0.1 * (auto.passes + (2700 + 5000) * stands)  # what FAB and Square Attack would add
     residual = attacks.pgd(model, x, y, 0.05, loss="residual", coding=coding, steps=40)
     assert worst.robust_accuracy < residual.robust_accuracy
+
+
+class Shrinking(nn.Module):
+    """One direction of the input scales all scores down, and so brings the margin down; another one changes the class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eval()
+
+    def forward(self, x):
+        down, across = (x[:, i] - 0.2 for i in (0, 1))
+        scale = (1 - 5 * down).clamp_min(0.02)
+        return scale.unsqueeze(1) * torch.stack([torch.ones_like(down), 2 * across, -across, -1 - across], 1)
+
+
+def test_a_network_that_shrinks_its_scores_does_not_fool_the_worst_case():
+    x, y = torch.full((32, 3), 0.2), torch.zeros(32, dtype=torch.int64)
+    by_margin = attacks.pgd(Shrinking(), x, y, 0.6, loss="margin", norm="l2", steps=50)
+    assert by_margin.robust_accuracy > 0.2
+    assert attacks.worst_case(Shrinking(), x, y, 0.6, norm="l2", report=False).result.robust_accuracy == 0
+
+
+@settings(max_examples=20)
+@given(scale=st.floats(1e-3, 1e3), shift=st.floats(-10, 10), seed=st.integers(0, 100))
+def test_relative_margins_have_the_sign_of_the_margin_and_no_scale(scale, shift, seed):
+    g = torch.Generator().manual_seed(seed)
+    scores, labels = torch.randn(6, 5, generator=g, dtype=torch.float64), torch.randint(5, (6,), generator=g)
+    margin = _common.relative_margin(scores, labels)
+    assert torch.equal(margin > 0, _common.true_margin(scores, labels) > 0)
+    torch.testing.assert_close(_common.relative_margin(scale * scores + shift, labels), margin)
+
+
+def test_focus_tries_every_class_before_it_returns_to_the_closest(points):
+    aims = []
+
+    class Noted(worst_case.FocusRound):
+        def _aim(self, state, number):
+            aims.append((super()._aim(state, number), state["reached"].clone(), state["order"]))
+            return aims[-1][0]
+
+    x, y = (t[:20] for t in points)
+    round_ = Noted(attacks.losses.objective("angle", targeted=True), 9, 3, (5, 5))
+    result = RUN.attack(trained("normal"), x, y, 1e-4, lambda _: ([RUN.Stage("focus", (round_,))], []), {})
+    assert int(result.broken.sum()) == result.attack.count("clean")  # so that nobody left on the way
+    tried = torch.stack([aim for aim, _, _ in aims], 1)
+    right = y[~result.broken]
+    order = aims[-1][2]
+    assert torch.equal(tried[:, 0], order[:, -2])  # the best wrong class of the clean scores
+    assert all(set(row[:9].tolist()) == set(range(10)) - {int(label)} for row, label in zip(tried, right, strict=True))
+    assert torch.equal(tried[:, 9], aims[9][1].argmax(1))
+    assert (tried[:, 9] != tried[:, 10]).all()
 
 
 def test_the_worst_case_transfers_from_another_network(net, points):

@@ -69,6 +69,23 @@ def true_margin(scores: Tensor, labels: Tensor) -> Tensor:
     return scores.gather(1, labels.unsqueeze(1)).squeeze(1) - best_other(scores, labels)
 
 
+def relative_lead(scores: Tensor, labels: Tensor) -> Tensor:
+    """(f_j - f_y) / |f - mean f| for every class j, (n, K): how close it is to winning, whatever the scale of the scores.
+
+    Of two classes it is f_j - f_y: the ratio would be the same for all scores.
+    """
+    lead = scores - scores.gather(1, labels.unsqueeze(1))
+    if scores.shape[1] == 2:
+        return lead
+    length = (scores - scores.mean(1, keepdim=True)).square().sum(1, keepdim=True).sqrt()
+    return lead / length.clamp_min(1e-12)
+
+
+def relative_margin(scores: Tensor, labels: Tensor) -> Tensor:
+    """The least of -`relative_lead` over the wrong classes, (n,): zero or less where the class is lost."""
+    return -best_other(relative_lead(scores, labels), labels)
+
+
 def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm) -> None:
     """Raise unless model, images, labels and radius are such that an attack means something."""
     if not isinstance(model, nn.Module):

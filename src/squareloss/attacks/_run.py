@@ -17,7 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from squareloss.attacks import _save
-from squareloss.attacks._common import Norm, batches, check_inputs, column, distance, inside, norm_name, true_margin
+from squareloss.attacks._common import (
+    Norm,
+    batches,
+    check_inputs,
+    column,
+    distance,
+    inside,
+    norm_name,
+    relative_margin,
+    true_margin,
+)
 from squareloss.attacks._network import Network, Precision, prepare
 from squareloss.attacks._progress import Progress
 from squareloss.attacks._random import Draws, PerExample, Published
@@ -65,9 +75,9 @@ class Round(Protocol):
     """One try. A frozen dataclass; what changes is in the state.
 
     `start` gets a state with x (n, ...), y (n,), id (n,), and order (n, K), the classes by rising clean score; it and every
-    `step` leave in it `tried` (n, ...), the examples just tried, and `margin` (n,), their score of the true class minus the
-    best other, zero or less where the class is lost. They may keep `hit` (n,), the step of the first loss, and `skipped` (n,),
-    the forwards they did without.
+    `step` leave in it `tried` (n, ...), the examples just tried, and `margin` (n,), zero or less where the class is lost: their
+    `relative_margin`, by which later rounds choose their points, or where none has a bar anything of that sign. They may keep
+    `hit` (n,), the step of the first loss, and `skipped` (n,), the forwards they did without.
     """
 
     @property
@@ -168,7 +178,7 @@ class Evaluation:
         """The model's verdict without an attack, and the order of the classes, which targets are chosen by."""
         scores = self.problem.network.clean(self.x, self.wave_size)
         self.ledger.tensors["order"] = scores.sort(1).indices
-        self.ledger.tensors["clean"] = true_margin(scores, self.y)
+        self.ledger.tensors["clean"] = relative_margin(scores, self.y)
         self.ledger.tensors["least"] = self.ledger.tensors["clean"].clone()
         self.ledger.tensors["forwards"] += 1
         self.ledger.clean_errors((scores.argmax(1) != self.y).nonzero().squeeze(1))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from squareloss.attacks._common import ascend, column, project, true_margin
+from squareloss.attacks._common import ascend, column, project, relative_margin
 from squareloss.attacks._run import Options, Problem, Stage, State, attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.pgd import aims, on_sphere, set_target
@@ -140,7 +140,7 @@ class APGDRound:
 
     def _try(self, problem: Problem, state: State, tried: Tensor) -> Tensor:
         scores, value, gradient = problem.network.gradient(tried, self.goal, state["y"], state["target"])
-        state |= {"tried": tried, "gradient": gradient, "margin": true_margin(scores, state["y"])}
+        state |= {"tried": tried, "scores": scores, "gradient": gradient, "margin": relative_margin(scores, state["y"])}
         return value
 
     def _remember(self, state: State, value: Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from squareloss.attacks._common import Norm, column, distance, true_margin
+from squareloss.attacks._common import Norm, column, distance, relative_margin
 from squareloss.attacks._run import Options, Problem, Stage, State, attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.pgd import aims, on_sphere, set_target
@@ -90,7 +90,7 @@ class FABRound:
         share = column((lengths[:n] / (lengths[:n] + lengths[n:])).clamp_max(BIAS), x)
         from_z, from_x = moves[:n].view_as(x), moves[n:].view_as(x)
         tried = ((z + OVERSHOOT * from_z) * (1 - share) + (x + OVERSHOOT * from_x) * share).clamp_(0, 1)
-        margin = true_margin(problem.network.scores(tried), state["y"])
+        margin = relative_margin(problem.network.scores(tried), state["y"])
         state["z"] = torch.where(column(margin < 0, x), x + (tried - x) * BACK, tried)
         near = distance(tried - x, problem.norm) <= problem.eps
         state["tried"], state["margin"] = tried, margin.masked_fill(~near, torch.inf)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from squareloss.attacks._common import Norm, ascend, column, distance, normalise, project, true_margin
+from squareloss.attacks._common import Norm, ascend, column, distance, normalise, project, relative_margin
 from squareloss.attacks._random import Draws
 from squareloss.attacks._run import Options, Problem, Stage, State, attack
 from squareloss.attacks.losses import Objective, objective
@@ -99,7 +99,7 @@ class PGDRound:
 
     def _try(self, problem: Problem, state: State, tried: Tensor) -> None:
         scores, _, gradient = problem.network.gradient(tried, self.goal, state["y"], state["target"])
-        state |= {"tried": tried, "gradient": gradient, "margin": true_margin(scores, state["y"])}
+        state |= {"tried": tried, "gradient": gradient, "margin": relative_margin(scores, state["y"])}
 
 
 def in_ball(draws: Draws, ids: Tensor, place: tuple[str | int, ...], like: Tensor, norm: Norm) -> Tensor:
