@@ -76,9 +76,15 @@ class AttackTable:
 
     def __str__(self) -> str:
         width = max(len(row["attack"]) for row in self.rows())
-        head = f"{self.norm:<{width}}  " + "  ".join(f"{f'{e * 255:.3g}/255':>8}" for e in self.eps)
+        head = f"{self.norm:<{width}}  " + "  ".join(f"{_radius(e):>8}" for e in self.eps)
         lines = [f"{r['attack']:<{width}}  " + "  ".join(f"{v:8.2%}" for v in r["robust"]) for r in self.rows()]
         return "\n".join([f"clean accuracy {self.clean:.2%}", head, *lines])
+
+
+def _radius(eps: float) -> str:
+    """As people write it: in halves of 1/255 if it is that, else as a number."""
+    halves = 2 * 255 * eps
+    return f"{halves / 2:g}/255" if abs(halves - round(halves)) < 1e-6 else f"{eps:.4g}"
 
 
 class EtaScores(nn.Module):
