@@ -1,5 +1,6 @@
 """The pages: tables agree with results/, results with the studies, links lead somewhere."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from squareloss.lab import studies
 from squareloss.lab.runs import SCALES, Store
+from squareloss.lab.studies.run import with_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = sorted(path for name in ("synthetic", "theory", "theory-paper") for path in (ROOT / "results" / name).iterdir())
@@ -33,7 +35,9 @@ def test_results_are_of_the_experiments_that_the_studies_describe(folder):
     """A study whose settings changed must be run again: its page would show the numbers of another."""
     store = Store(folder, create=False)
     for name in store.studies():
-        known = {cell.hash() for scale in SCALES for cell in studies.get(name).cells(scale)}
+        settings = re.findall(r"--set (\S+)", json.loads((folder / f"{name}.json").read_text())["command"])
+        study = with_settings(studies.get(name), settings)
+        known = {cell.hash() for scale in SCALES for cell in study.cells(scale)}
         assert [record.path for record in store.records(name) if record.hash not in known] == []
 
 
