@@ -97,6 +97,11 @@ def test_padded_sizes_are_close_and_few(n):
         assert len({_network._round_up(k, binary) for k in range(1, 1025)}) <= most
 
 
+@pytest.mark.parametrize(("shape", "size"), [((64,), 1024), ((3, 32, 32), 1024), ((3, 64, 64), 341), ((3, 224, 224), 32)])
+def test_batches_on_a_gpu_are_smaller_for_larger_images(shape, size):
+    assert _network._fitting(torch.Size(shape).numel()) == size
+
+
 def test_coarse_sizes_are_captured_soon_and_fine_ones_where_it_pays(net, points, recorded, monkeypatch):
     x, y = (t.repeat_interleave(2, 0)[:100] for t in points)
     network = _network.Network(net, x, y, batch_size=100)

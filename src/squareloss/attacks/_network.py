@@ -53,7 +53,7 @@ class Network:
         self.model = model
         self.device = next((p.device for p in [*model.parameters(), *model.buffers()]), x.device)
         self.cuda = self.device.type == "cuda"
-        self.batch_size = batch_size or (512 if self.cuda else 250)
+        self.batch_size = batch_size or (_fitting(x[0].numel()) if self.cuda else 250)
         sample = x[: min(len(x), 32)].to(self.device)
         scores = self.exact(sample)
         self.num_classes = check_scores(scores, self.exact(sample), len(sample), y)
@@ -271,6 +271,11 @@ def _buffer(like: Tensor, size: int) -> Tensor:
     buffer = like[:1].expand(size, *like.shape[1:])
     layout = torch.channels_last if like.ndim == 4 else torch.contiguous_format
     return torch.empty(buffer.shape, dtype=like.dtype, device=like.device).contiguous(memory_format=layout).copy_(buffer)
+
+
+def _fitting(values: int) -> int:
+    """How many points of so many values to run at once on a GPU: 1024 images of CIFAR, 32 of ImageNet."""
+    return min(1024, max(32, (1 << 22) // values))
 
 
 def _version(tensor: Tensor) -> int:
