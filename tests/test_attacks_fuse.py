@@ -66,7 +66,8 @@ class Functional(nn.Module):
 
     def __init__(self, join):
         super().__init__()
-        self.first, self.second, self.relu, self.join = conv(3), conv(), nn.ReLU(inplace=True), join
+        self.first, self.second, self.third = conv(3), conv(), conv()
+        self.relu, self.join = nn.ReLU(inplace=True), join
 
     def forward(self, x):
         return self.join(self, self.first(x))
@@ -129,3 +130,18 @@ def test_thinned_equals_a_stride(stride):
     layer = nn.Conv2d(3, 5, 1, stride=stride)
     assert_close(Thinned(layer)(X), layer(X))
     assert layer.stride == nn.Conv2d(3, 5, 1, stride=stride).stride
+
+
+def test_gradients_of_a_thinned_convolution_lie_as_its_input_does():
+    x = X.contiguous(memory_format=torch.channels_last).requires_grad_()
+    torch.manual_seed(0)
+    layer = nn.Conv2d(3, 5, 1, stride=2)
+    (gradient,) = torch.autograd.grad(Thinned(layer)(x).square().sum(), x)
+    (expected,) = torch.autograd.grad(layer(x).square().sum(), x)
+    assert_close(gradient, expected)
+    assert gradient.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_bias_of_a_shortcut_is_added_once():
+    fused = check(Functional(lambda m, h: torch.relu(m.second(h) + m.third(h))), ConvReLU=1)
+    assert fused.third.bias is None
