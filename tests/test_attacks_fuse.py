@@ -1,5 +1,6 @@
 """Convolutions joined with what follows them: the same function, and only where it is safe."""
 
+import operator
 from collections import Counter
 
 import pytest
@@ -9,7 +10,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from squareloss.attacks._fold import Float32, fold_batch_norm, frozen_copy, keep_ends
-from squareloss.attacks._fuse import ConvReLU, Thinned, fuse
+from squareloss.attacks._fuse import ConvReLU, Thinned, fuse, output_shape
 from squareloss.classifier import Classifier, Standardize
 from squareloss.codings import Simplex
 from squareloss.models import build
@@ -82,11 +83,19 @@ class Functional(nn.Module):
         lambda m, h: m.second(h).relu_(),
         lambda m, h: torch.relu(h + m.second(h)),
         lambda m, h: torch.relu(m.second(h).add_(h)),
+        lambda m, h: m.relu(operator.iadd(m.second(h), h)),
+        lambda m, h: torch.relu(m.second(h) + h.mean((2, 3), keepdim=True)),
     ],
-    ids=["relu", "functional", "module", "method", "after a sum", "after a sum in place"],
+    ids=["relu", "functional", "module", "method", "after a sum", "in place", "by +=", "after a smaller shortcut"],
 )
 def test_every_way_to_write_it_is_seen(join):
     check(Functional(join), ConvReLU=1)
+
+
+def without_gradient(m, h):
+    with torch.no_grad():
+        gate = torch.relu(m.second(h))
+    return h * gate
 
 
 @pytest.mark.parametrize(
@@ -96,13 +105,133 @@ def test_every_way_to_write_it_is_seen(join):
         lambda m, h: torch.relu(m.second(m.second(h))),  # the layer is called twice
         lambda m, h: torch.relu(m.second(h) + 1.0),  # no shortcut
         lambda m, h: torch.relu(torch.add(m.second(h), h, alpha=2.0)),
+        lambda m, h: torch.relu((lambda out: out + out)(m.second(h))),
         lambda m, h: torch.tanh(m.second(h)),
+        without_gradient,
     ],
-    ids=["used twice", "called twice", "plus a number", "a weighted sum", "no ReLU"],
+    ids=["used twice", "called twice", "plus a number", "a weighted sum", "twice itself", "no ReLU", "no gradient"],
 )
 def test_what_can_not_be_joined_is_left_alone(join):
     model = Functional(join)
     assert check(model) is not None
+
+
+def shortcut_written_to(m, h):
+    same = h
+    h += m.second(h)
+    return torch.relu(h) + same
+
+
+def input_written_to(m, h):
+    out = m.second(h)
+    h.mul_(2)
+    return torch.relu(out) + h
+
+
+def shortcut_written_to_after_the_sum(m, h):
+    out = m.second(h) + h
+    F.relu(h, inplace=True)
+    return torch.relu(out) + h
+
+
+def result_not_looked_at(m, h):
+    m.relu(h)
+    return m.third(torch.relu(m.second(h)))
+
+
+def written_to_by_another_name(m, h):
+    same = h
+    h *= 2
+    return torch.relu(m.second(same))
+
+
+@pytest.mark.parametrize(
+    ("join", "joined"),
+    [(shortcut_written_to, 0), (input_written_to, 0), (shortcut_written_to_after_the_sum, 0), (result_not_looked_at, 1),
+     (written_to_by_another_name, 1)],
+)  # fmt: skip
+def test_what_is_written_in_place_stays_written(join, joined):
+    torch.manual_seed(0)
+    model = frozen_copy(Functional(join))
+    fused = fuse(frozen_copy(model))
+    assert sum(isinstance(m, ConvReLU) for m in fused.modules()) == joined
+    with torch.no_grad():  # with some of these, nobody can
+        assert_close(fused(X), model(X))
+
+
+@pytest.mark.parametrize("where", ["", "first", "second", "relu"])
+def test_hooks_are_kept(where):
+    model = Functional(lambda m, h: m.relu(m.second(torch.relu(h))))
+    model.get_submodule(where).register_forward_hook(lambda module, inputs, output: 2 * output - 1)
+    check(model, ConvReLU=int(where != ""))
+
+
+def test_arguments_that_may_be_left_out_stay_out():
+    class Optional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = nn.Sequential(conv(3), nn.ReLU())
+
+        def forward(self, x, mask=None):
+            return self.part(x if mask is None else 0.9 * x)
+
+    check(Optional(), ConvReLU=1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"bias": False}, {"groups": 4}, {"dilation": 2}, {"stride": 2}, {"kernel_size": 1, "stride": 2, "groups": 2},
+     {"kernel_size": (1, 3), "stride": (2, 3), "padding": (2, 0), "dilation": (1, 2)}, {"padding": "same"}],
+)  # fmt: skip
+@pytest.mark.parametrize("after", [nn.ReLU, nn.Tanh])
+def test_convolutions_of_every_kind(options, after):
+    options = {"kernel_size": 3, "padding": 0, **options}
+    layer = nn.Conv2d(4, 8, **options)
+    joined = after is nn.ReLU and not isinstance(layer.padding, str)
+    thinned = not joined and options["kernel_size"] == 1
+    check(nn.Sequential(conv(3), layer, after()), ConvReLU=int(joined), Thinned=int(thinned))
+    x = torch.rand(2, 4, 11, 12)
+    if not isinstance(layer.padding, str):
+        assert output_shape(layer, x) == layer(x).shape
+
+
+class Dense(nn.Module):
+    """Every layer sees what all before it made."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([conv(3 + 4 * i) for i in range(3)])
+
+    def forward(self, x):
+        made = [x]
+        for layer in self.layers:
+            made += [torch.relu(layer(torch.cat(made, 1)))]
+        return torch.cat(made, 1)
+
+
+class Block(nn.Module):
+    """As torchvision writes it."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        self.conv1, self.conv2, self.relu = conv(inputs, bias=False), conv(bias=False), nn.ReLU(inplace=True)
+        self.downsample = None if inputs == 4 else nn.Sequential(nn.Conv2d(inputs, 4, 1, stride=1), nn.Identity())
+
+    def forward(self, x):
+        identity = x
+        out = self.relu(self.conv1(x))
+        out = self.conv2(out)
+        if self.downsample is not None:
+            identity = self.downsample(x)
+        out += identity
+        return self.relu(out)
+
+
+def test_the_ways_networks_are_built():
+    check(Dense(), ConvReLU=3)
+    check(nn.Sequential(Block(3), Block(4), nn.Flatten(), nn.Linear(1024, 5)), ConvReLU=4)
+    shared = nn.Sequential(conv(), nn.ReLU())
+    check(nn.Sequential(conv(3), shared, shared, nn.ReLU()))
 
 
 def test_padding_that_cudnn_does_not_know_is_left_alone():

@@ -6,6 +6,7 @@ The network is traced by `torch.fx`, as a whole or, where it can't be traced, ch
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
 from typing import Any
 
@@ -27,13 +28,21 @@ class ConvReLU(nn.Module):
         self.convolution = convolution
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
-        """(N, C, H, W) to (N, C', H', W'), as large as the shortcut."""
-        if not x.is_cuda:
+        """(N, C, H, W) to (N, C', H', W'), with what the shortcut is broadcast to if it is not as large."""
+        fits = shortcut is None or shortcut.shape == output_shape(self.convolution, x)
+        if not (x.is_cuda and fits):
             out = self.convolution(x)
             return torch.relu(out if shortcut is None else out + shortcut)
         weight = self.convolution.weight
         shortcut = None if shortcut is None else shortcut.to(weight.dtype)
         return _OnePass.apply(x.to(weight.dtype), shortcut, self.convolution)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def output_shape(layer: nn.Conv2d, x: Tensor) -> tuple[int, ...]:
+    """What shape (N, C', H', W') the layer gives x (N, C, H, W)."""
+    padding = [int(p) for p in layer.padding]  # padding by name never gets here
+    sides = zip(x.shape[2:], layer.kernel_size, layer.stride, padding, layer.dilation, strict=True)
+    return (len(x), layer.out_channels, *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides))
 
 
 class _OnePass(torch.autograd.Function):
@@ -91,9 +100,8 @@ class _EveryPixel(torch.autograd.Function):
 
 def fuse(model: nn.Module) -> nn.Module:
     """The model with convolutions, the shortcuts added to them and ReLUs joined, where that can be seen; changed in place."""
-    try:
-        graph = _Tracer().trace(model)
-    except Exception:  # whatever a forward pass does that a trace can't follow
+    graph = _trace(model)
+    if graph is None:
         for name, child in model.named_children():
             setattr(model, name, fuse(child))
         return model
@@ -102,41 +110,105 @@ def fuse(model: nn.Module) -> nn.Module:
     changes += [_thin(traced, node) for node in list(graph.nodes)]
     if not any(changes):
         return model
-    graph.eliminate_dead_code()
     traced.recompile()
     return traced
 
 
+def _trace(model: nn.Module) -> fx.Graph | None:
+    """What the model computes; None where a trace can't follow, or leaves out what it does not see.
+
+    It does not see hooks, nor contexts such as no_grad, and an argument that may be None is never None to it.
+    """
+    if _hooked(model) or any(a.default is not a.empty for a in inspect.signature(model.forward).parameters.values()):
+        return None
+    try:
+        return _Tracer().trace(model)
+    except Exception:  # whatever a forward pass does that a trace can't follow
+        return None
+
+
+class _Value(fx.Proxy):
+    """A value whose += and *= stay in place; to torch's own, `a += b` is `a = a + b`, whoever else holds a."""
+
+    def __iadd__(self, other: Any) -> fx.Proxy:
+        return self._write(operator.iadd, other)
+
+    def __isub__(self, other: Any) -> fx.Proxy:
+        return self._write(operator.isub, other)
+
+    def __imul__(self, other: Any) -> fx.Proxy:
+        return self._write(operator.imul, other)
+
+    def __itruediv__(self, other: Any) -> fx.Proxy:
+        return self._write(operator.itruediv, other)
+
+    def _write(self, how: Any, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", how, (self, other), {})
+
+
 class _Tracer(fx.Tracer):
+    """Looks not into layers with hooks, which stay as they are; raises at a context that changes how things are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modes = _modes()
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Float32) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, Float32) or _hooked(m) or super().is_leaf_module(m, module_qualified_name)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Value(node, self)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if _modes() != self.modes:
+            raise ValueError("expected the same gradient mode and autocast throughout")
+        return super().create_node(*args, **kwargs)
+
+
+def _modes() -> tuple[bool, ...]:
+    return torch.is_grad_enabled(), *(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+
+
+def _hooked(module: nn.Module) -> bool:
+    kinds = module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks
+    return any(kinds)
 
 
 def _join(traced: fx.GraphModule, relu: fx.Node) -> bool:
     """Join a ReLU with the convolution before it; whether that was done."""
-    before = _source(traced, relu.args[0])
+    before = _source(traced, relu.args[0] if relu.args else None)
     convolution, shortcut = before, None
     if before is not None and _is_sum(before):
-        sides = [(_source(traced, a), b) for a, b in (before.args, before.args[::-1])]
+        sides = [(_source(traced, a), b) for a, b in _orders(before)]
         convolution, shortcut = next(((a, b) for a, b in sides if _layer(traced, a) is not None), (None, None))
     layer = _layer(traced, convolution)
-    if convolution is None or layer is None or (shortcut is not None and not isinstance(layer, nn.Conv2d)):
+    if convolution is None or layer is None or (shortcut is not None and isinstance(layer, Float32)):
         return False
-    if isinstance(layer, Float32):
-        layer.layer = ConvReLU(layer.layer)  # type: ignore[arg-type]
-        relu.replace_all_uses_with(convolution)
-        return True
-    _take_bias(layer, _layer(traced, _source(traced, shortcut)))
-    traced.set_submodule(str(convolution.target), ConvReLU(layer))
+    nodes = list(traced.graph.nodes)
+    span = nodes[nodes.index(convolution) : nodes.index(relu) + 1]
+    if any(_writes(traced, node) for node in span if node not in (before, relu)):  # the layer will be called later than it was
+        return False
+    if not isinstance(layer, Float32):
+        _take_bias(layer, _layer(traced, _source(traced, shortcut)))
+    joined = Float32(ConvReLU(layer.layer), lowered=layer.lowered) if isinstance(layer, Float32) else ConvReLU(layer)  # type: ignore[arg-type]
+    traced.set_submodule(str(convolution.target), joined)
     with traced.graph.inserting_before(relu):
         arguments = (convolution.args[0],) if shortcut is None else (convolution.args[0], shortcut)
         relu.replace_all_uses_with(traced.graph.call_module(str(convolution.target), arguments))
+    for node in reversed(span):
+        if not node.users:
+            traced.graph.erase_node(node)
     return True
 
 
 def _take_bias(layer: nn.Conv2d, other: Any) -> None:
     """Add the bias of the convolution in the shortcut, if there is one, to that of the layer, where it costs nothing."""
-    if isinstance(other, nn.Conv2d) and other.bias is not None and layer.bias is not None:
+    if (
+        isinstance(other, nn.Conv2d)
+        and other.bias is not None
+        and layer.bias is not None
+        and len(layer.bias) == len(other.bias)
+    ):
         layer.bias = nn.Parameter(layer.bias + other.bias, requires_grad=False)
         other.bias = None
 
@@ -152,7 +224,7 @@ def _thin(traced: fx.GraphModule, node: fx.Node) -> bool:
 def _source(traced: fx.GraphModule, node: Any) -> fx.Node | None:
     """What made this value, identities passed over; None if others use it too."""
     while isinstance(node, fx.Node) and len(node.users) == 1:
-        if node.op != "call_module" or type(traced.get_submodule(str(node.target))) is not nn.Identity:
+        if not _calls(traced, node, nn.Identity):
             return node
         node = node.args[0]
     return None
@@ -166,16 +238,40 @@ def _layer(traced: fx.GraphModule, node: Any) -> nn.Conv2d | Float32 | None:
     inner = layer.layer if isinstance(layer, Float32) else layer
     calls = sum(other.op == "call_module" and other.target == node.target for other in traced.graph.nodes)
     plain = type(inner) is nn.Conv2d and inner.padding_mode == "zeros" and isinstance(inner.padding, tuple)
-    return layer if plain and calls == 1 else None  # type: ignore[return-value]
+    return layer if plain and calls == 1 and not _hooked(inner) else None  # type: ignore[return-value]
+
+
+def _calls(traced: fx.GraphModule, node: fx.Node, kind: type[nn.Module]) -> bool:
+    """Whether the node calls a layer of just that kind."""
+    layer = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+    return type(layer) is kind and not _hooked(layer)
 
 
 def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
-    if node.op == "call_module":
-        return isinstance(traced.get_submodule(str(node.target)), nn.ReLU)
-    return node.op in ("call_function", "call_method") and node.target in _RELUS
+    functional = node.op in ("call_function", "call_method") and node.target in _RELUS
+    return functional or _calls(traced, node, nn.ReLU)
 
 
 def _is_sum(node: fx.Node) -> bool:
-    """Whether two values are added, one as large as the other for all we see."""
-    tensors = len(node.args) == 2 and all(isinstance(a, fx.Node) for a in node.args)
-    return node.op in ("call_function", "call_method") and node.target in _SUMS and tensors and not node.kwargs
+    """Whether two values are added."""
+    two = len(node.args) == 2 and all(isinstance(a, fx.Node) for a in node.args) and node.args[0] is not node.args[1]
+    return node.op in ("call_function", "call_method") and node.target in _SUMS and two and not node.kwargs
+
+
+def _orders(total: fx.Node) -> list[tuple[Any, ...]]:
+    """Both orders of what is added; in place only the one that writes to the first, since the second must stay as it is."""
+    return [total.args] if _writes_by_name(total) else [total.args, total.args[::-1]]
+
+
+def _writes(traced: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether the node may change a value in place."""
+    if node.op == "call_module":
+        layer = traced.get_submodule(str(node.target))
+        return bool(getattr(layer, "inplace", False)) or _hooked(layer)
+    return _writes_by_name(node) or bool(node.kwargs.get("inplace")) or "out" in node.kwargs
+
+
+def _writes_by_name(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else node.target.__name__
+    operators = getattr(node.target, "__module__", "") == "_operator" and name.startswith("i")  # iadd, imul
+    return name.endswith("_") or operators
