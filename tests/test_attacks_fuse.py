@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from squareloss.attacks import _network
 from squareloss.attacks._fold import Float32, fold_batch_norm, frozen_copy, keep_ends
 from squareloss.attacks._fuse import ConvReLU, Thinned, fuse, output_shape
 from squareloss.classifier import Classifier, Standardize
@@ -274,3 +275,42 @@ def test_gradients_of_a_thinned_convolution_lie_as_its_input_does():
 def test_the_bias_of_a_shortcut_is_added_once():
     fused = check(Functional(lambda m, h: torch.relu(m.second(h) + m.third(h))), ConvReLU=1)
     assert fused.third.bias is None
+
+
+def test_the_bias_of_a_broadcast_shortcut_stays_there():
+    model = Functional(lambda m, h: torch.relu(m.second(h) + m.third(h)))
+    model.second = conv(4, 1)
+    check(model, ConvReLU=1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda scores: 1.1 * scores, lambda scores: scores[:1], lambda scores: scores / 0, lambda scores: scores.nonsense],
+    ids=["other scores", "another shape", "not finite", "fails"],
+)
+def test_a_network_fused_wrongly_is_not_used(monkeypatch, wrong):
+    torch.manual_seed(0)
+    model = nn.Sequential(conv(3), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 5)).eval()
+    network = _network.Network(model, X, torch.zeros(3, dtype=torch.int64))
+
+    class Wrong(nn.Sequential):
+        def forward(self, x):
+            return wrong(super().forward(x))
+
+    assert any(isinstance(m, ConvReLU) for m in network._fused(model, X).modules())
+    monkeypatch.setattr(_network, "fuse", Wrong)
+    assert network._fused(model, X) is model
+
+
+def test_contexts_are_seen_by_whoever_attacks_without_gradients():
+    class Gated(Functional):
+        def forward(self, x):
+            return super().forward(x).flatten(1)[:, :5]
+
+    torch.manual_seed(0)
+    model = Gated(without_gradient).eval()
+    with torch.no_grad():
+        network = _network.Network(model, X, torch.zeros(3, dtype=torch.int64))
+        fused = network._fused(model, X)
+    for ours, expected in zip(scores_and_gradient(fused), scores_and_gradient(model), strict=True):
+        assert_close(ours, expected)

@@ -188,10 +188,11 @@ def _join(traced: fx.GraphModule, relu: fx.Node) -> bool:
     span = nodes[nodes.index(convolution) : nodes.index(relu) + 1]
     if any(_writes(traced, node) for node in span if node not in (before, relu)):  # the layer will be called later than it was
         return False
-    if not isinstance(layer, Float32):
+    if isinstance(layer, Float32):
+        traced.set_submodule(str(convolution.target), Float32(ConvReLU(layer.layer), lowered=layer.lowered))  # type: ignore[arg-type]
+    else:
         _take_bias(layer, _layer(traced, _source(traced, shortcut)))
-    joined = Float32(ConvReLU(layer.layer), lowered=layer.lowered) if isinstance(layer, Float32) else ConvReLU(layer)  # type: ignore[arg-type]
-    traced.set_submodule(str(convolution.target), joined)
+        traced.set_submodule(str(convolution.target), ConvReLU(layer))
     with traced.graph.inserting_before(relu):
         arguments = (convolution.args[0],) if shortcut is None else (convolution.args[0], shortcut)
         relu.replace_all_uses_with(traced.graph.call_module(str(convolution.target), arguments))
@@ -203,12 +204,9 @@ def _join(traced: fx.GraphModule, relu: fx.Node) -> bool:
 
 def _take_bias(layer: nn.Conv2d, other: Any) -> None:
     """Add the bias of the convolution in the shortcut, if there is one, to that of the layer, where it costs nothing."""
-    if (
-        isinstance(other, nn.Conv2d)
-        and other.bias is not None
-        and layer.bias is not None
-        and len(layer.bias) == len(other.bias)
-    ):
+    if not isinstance(other, nn.Conv2d) or layer.bias is None or other.bias is None:
+        return
+    if layer.out_channels == other.out_channels:  # else one is broadcast
         layer.bias = nn.Parameter(layer.bias + other.bias, requires_grad=False)
         other.bias = None
 
