@@ -79,6 +79,40 @@ def test_relative_margins_have_the_sign_of_the_margin_and_no_scale(scale, shift,
     torch.testing.assert_close(_common.relative_margin(scale * scores + shift, labels), margin)
 
 
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_relative_margins_keep_their_sign_where_squares_leave_float32(scale):
+    scores = torch.tensor([[1.0, 0.5, -2.0], [0.5, 1.0, -2.0]]) * scale
+    margin = _common.relative_margin(scores, torch.tensor([0, 0]))
+    assert margin[0] > 0 > margin[1]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@pytest.mark.parametrize("classes", [2, 3, 4, 50])
+def test_of_a_linear_network_the_worst_case_is_known(classes, norm):
+    g = torch.Generator().manual_seed(0)
+    model = nn.Linear(20, classes).requires_grad_(False).eval()
+    model.weight.normal_(generator=g)
+    model.bias.normal_(generator=g)
+    x = 0.3 + 0.4 * torch.rand(60, 20, generator=g)
+    y = model(x).argmax(1)
+    leads = model(x).gather(1, y[:, None]) - model(x)  # (n, K)
+    gaps = model.weight[y][:, None] - model.weight  # (n, K, D)
+    lengths = gaps.abs().sum(2) if norm == "linf" else gaps.square().sum(2).sqrt()
+    nearest = (leads / lengths).scatter(1, y[:, None], torch.inf).amin(1)
+    eps = min(float(nearest.median()), 0.3)  # inside the box
+    result = attacks.worst_case(model, x, y, eps, norm=norm, report=False).result
+    clear = (nearest / eps - 1).abs() > 0.02
+    assert 10 < int(result.broken.sum()) < 50
+    assert torch.equal(result.broken[clear], (nearest < eps)[clear])
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_no_round_of_the_worst_case_repeats_another(classes):
+    stages = worst_case.stages(classes, None, (3.0, 30.0), restarts=2)
+    rounds = [(r.attack, r.loss, r.restart) for stage in stages for r in stage.rounds]
+    assert len(set(rounds)) == len(rounds)
+
+
 def test_focus_tries_every_class_before_it_returns_to_the_closest(points):
     aims = []
 

@@ -78,7 +78,7 @@ def relative_lead(scores: Tensor, labels: Tensor) -> Tensor:
     if scores.shape[1] == 2:
         return lead
     length = (scores - scores.mean(1, keepdim=True)).square().sum(1, keepdim=True).sqrt()
-    return lead / length.clamp_min(1e-12)
+    return lead / length.clamp(1e-12, torch.finfo(length.dtype).max)  # squares may overflow: the sign stays
 
 
 def relative_margin(scores: Tensor, labels: Tensor) -> Tensor:

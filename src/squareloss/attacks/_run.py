@@ -76,8 +76,8 @@ class Round(Protocol):
 
     `start` gets a state with x (n, ...), y (n,), id (n,), and order (n, K), the classes by rising clean score; it and every
     `step` leave in it `tried` (n, ...), the examples just tried, and `margin` (n,), zero or less where the class is lost: their
-    `relative_margin`, by which later rounds choose their points, or where none has a bar anything of that sign. They may keep
-    `hit` (n,), the step of the first loss, and `skipped` (n,), the forwards they did without.
+    `relative_margin`, which the bars of later rounds are held against; where no round has a bar, anything of that sign. They
+    may keep `hit` (n,), the step of the first loss, and `skipped` (n,), the forwards they did without.
     """
 
     @property
