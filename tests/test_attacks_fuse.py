@@ -146,10 +146,15 @@ def written_to_by_another_name(m, h):
     return torch.relu(m.second(same))
 
 
+def something_else_written_to(m, h):
+    aside = m.third(h)
+    return torch.relu(aside + m.second(m.relu(torch.tanh(h))))
+
+
 @pytest.mark.parametrize(
     ("join", "joined"),
-    [(shortcut_written_to, 0), (input_written_to, 0), (shortcut_written_to_after_the_sum, 0), (result_not_looked_at, 1),
-     (written_to_by_another_name, 1)],
+    [(something_else_written_to, 1), (shortcut_written_to, 0), (input_written_to, 0), (shortcut_written_to_after_the_sum, 0),
+     (result_not_looked_at, 1), (written_to_by_another_name, 1)],
 )  # fmt: skip
 def test_what_is_written_in_place_stays_written(join, joined):
     torch.manual_seed(0)

@@ -177,29 +177,36 @@ def _hooked(module: nn.Module) -> bool:
 def _join(traced: fx.GraphModule, relu: fx.Node) -> bool:
     """Join a ReLU with the convolution before it; whether that was done."""
     before = _source(traced, relu.args[0] if relu.args else None)
-    convolution, shortcut = before, None
-    if before is not None and _is_sum(before):
-        sides = [(_source(traced, a), b) for a, b in _orders(before)]
-        convolution, shortcut = next(((a, b) for a, b in sides if _layer(traced, a) is not None), (None, None))
-    layer = _layer(traced, convolution)
-    if convolution is None or layer is None or (shortcut is not None and isinstance(layer, Float32)):
+    if before is None:
         return False
-    nodes = list(traced.graph.nodes)
-    span = nodes[nodes.index(convolution) : nodes.index(relu) + 1]
-    if any(_writes(traced, node) for node in span if node not in (before, relu)):  # the layer will be called later than it was
-        return False
+    choices = [(_source(traced, a), b) for a, b in _orders(before)] if _is_sum(before) else [(before, None)]
+    for convolution, shortcut in choices:
+        layer = _layer(traced, convolution)
+        if convolution is None or layer is None or (shortcut is not None and isinstance(layer, Float32)):
+            continue
+        nodes = list(traced.graph.nodes)
+        span = nodes[nodes.index(convolution) : nodes.index(relu) + 1]
+        if any(_writes(traced, node) for node in span if node not in (before, relu)):  # the layer will see its input after that
+            continue
+        _put(traced, layer, span, shortcut)
+        return True
+    return False
+
+
+def _put(traced: fx.GraphModule, layer: nn.Conv2d | Float32, span: list[fx.Node], shortcut: Any) -> None:
+    """Put one layer for what goes from the convolution, first in the span, to the ReLU, last in it."""
+    convolution, relu, graph = span[0], span[-1], traced.graph
     if isinstance(layer, Float32):
         traced.set_submodule(str(convolution.target), Float32(ConvReLU(layer.layer), lowered=layer.lowered))  # type: ignore[arg-type]
     else:
         _take_bias(layer, _layer(traced, _source(traced, shortcut)))
         traced.set_submodule(str(convolution.target), ConvReLU(layer))
-    with traced.graph.inserting_before(relu):
+    with graph.inserting_before(relu):
         arguments = (convolution.args[0],) if shortcut is None else (convolution.args[0], shortcut)
-        relu.replace_all_uses_with(traced.graph.call_module(str(convolution.target), arguments))
+        relu.replace_all_uses_with(graph.call_module(str(convolution.target), arguments))
     for node in reversed(span):
         if not node.users:
-            traced.graph.erase_node(node)
-    return True
+            graph.erase_node(node)
 
 
 def _take_bias(layer: nn.Conv2d, other: Any) -> None:
