@@ -56,6 +56,31 @@ def test_batch_norm_is_folded_into_residual_networks(name):
     assert not any(p.requires_grad for p in folded.parameters())
 
 
+class Cast(nn.Module):
+    """Weights of another precision, scores in float32."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.model, self.dtype = cnn().to(dtype), dtype
+        self.eval()
+
+    def forward(self, x):
+        return self.model(x.to(self.dtype)).float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_weights_that_are_not_float32_are_not_rounded(points, monkeypatch, dtype):
+    x, y = points
+    assert attacks.pgd(Cast(dtype), x, y, 0.5, steps=2).robust_accuracy < 0.5
+    if dtype != torch.float32:
+        with pytest.raises(ValueError, match=rf"expected float32 weights .* got {dtype}; use precision='float32'"):
+            attacks.pgd(Cast(dtype), x, y, 0.5, steps=2, precision="bfloat16")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    network = _network.Network(Cast(dtype), x, y)
+    network.cuda = True
+    assert network._fastest(x, plain=False) == ("bfloat16" if dtype == torch.float32 else "float32")
+
+
 class Branching(nn.Module):
     """The convolution's output goes to the norm and around it: folding would be wrong."""
 

@@ -37,7 +37,7 @@ class Network:
         model: in eval mode.
         x, y: points (N, ...) in [0, 1] and labels (N,); a few are used for the checks.
         batch_size: points per pass.
-        precision: of the search; None is "bfloat16" on CUDA and "float32" elsewhere.
+        precision: of the search; None is "bfloat16" on CUDA, if points and weights are float32, and "float32" elsewhere.
         plain: search with a plain copy: no folding, no lower precision, no capture.
     """
 
@@ -59,6 +59,8 @@ class Network:
         scores = self.exact(sample)
         self.num_classes = check_scores(scores, self.exact(sample), len(sample), y)
         self.precision: Precision = precision or self._fastest(x, plain)
+        if self.rounds and (other := _odd_dtype(model)):
+            raise ValueError(f"expected float32 weights for a search in bfloat16, got {other}; use precision='float32'")
         self.captured = self.cuda and not plain
         self._search = self._prepare(sample, plain)
         self._steps: dict[Any, dict[int, _Captured]] = {}
@@ -105,7 +107,8 @@ class Network:
         return scores, values, gradients.contiguous()
 
     def _fastest(self, x: Tensor, plain: bool) -> Precision:
-        able = self.cuda and not plain and x.dtype == torch.float32 and torch.cuda.is_bf16_supported()
+        able = self.cuda and not plain and x.dtype == torch.float32 and not _odd_dtype(self.model)
+        able = able and torch.cuda.is_bf16_supported()
         return "bfloat16" if able else "float32"
 
     def _prepare(self, sample: Tensor, plain: bool) -> nn.Module:
@@ -279,6 +282,11 @@ def _buffer(like: Tensor, size: int) -> Tensor:
 def _fitting(values: int) -> int:
     """How many points of so many values to run at once on a GPU: 1024 images of CIFAR, 32 of ImageNet."""
     return min(1024, max(32, (1 << 22) // values))
+
+
+def _odd_dtype(model: nn.Module) -> torch.dtype | None:
+    """The dtype of a weight that is neither float32 nor an integer; None if there is none."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point() and p.dtype != torch.float32), None)
 
 
 def _version(tensor: Tensor) -> int:
