@@ -106,3 +106,14 @@ def test_joined_convolutions_give_the_gradient_of_the_plain_network(points, prec
     assert sum(isinstance(m, ConvReLU) for m in fast._search.modules()) == 9
     ours, expected = (n.gradient(x[:64], loss, y[:64], y[:64])[2].flatten(1) for n in (fast, plain))
     assert torch.cosine_similarity(ours, expected).median() > (0.999 if precision == "float32" else 0.97)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (1, 1)])
+def test_a_joined_convolution_takes_a_shortcut_of_any_size(size):
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(4, 4, 3, padding=1).cuda().requires_grad_(False)
+    inputs = [torch.randn(2, 4, *s, device="cuda", requires_grad=True) for s in ((8, 8), size)]
+    ours, expected = ConvReLU(layer)(*inputs), torch.relu(layer(inputs[0]) + inputs[1])
+    torch.testing.assert_close(ours, expected, rtol=0, atol=0.02)  # of TF32
+    gradients = [torch.autograd.grad(out.sum(), inputs) for out in (ours, expected)]
+    assert all(torch.cosine_similarity(a.flatten(), b.flatten(), 0) > 0.99 for a, b in zip(*gradients, strict=True))
