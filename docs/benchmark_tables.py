@@ -83,8 +83,9 @@ def loss_speed() -> str:
         for row in (read(f"loss_{device}") or {"rows": []})["rows"]:
             mode = {"eager": "call by call", "graph": "captured"}[row.get("mode", "eager")]
             chip = "H200" if device == "cuda" else "2 cores"
-            rows.append([chip, mode, str(row["classes"]), str(row["samples"]), f"{row['ratio']:.2f}"])
-    return table(["on", "timed", "K", "N", "time of square loss / cross-entropy"], rows)
+            bare = f"{row['bare_ratio']:.2f}" if "bare_ratio" in row else ""
+            rows.append([chip, mode, str(row["classes"]), str(row["samples"]), f"{row['ratio']:.2f}", bare])
+    return table(["on", "timed", "K", "N", "time of square loss / cross-entropy", "of a bare function"], rows)
 
 
 def swap() -> str:
