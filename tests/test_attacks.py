@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from attack_nets import cnn, digits, trained
+from attack_nets import cnn, digits
 from squareloss import attacks
 from squareloss.attacks import _common, _random
 from squareloss.attacks.apgd import checks
@@ -26,16 +26,6 @@ SMALL = {
     "square": lambda *a, **k: attacks.square_attack(*a, queries=150, **k),
     "worst_case": lambda *a, **k: attacks.worst_case(*a, report=False, **k).result,
 }
-
-
-@pytest.fixture(scope="module")
-def net():
-    return trained("adversarial")
-
-
-@pytest.fixture(scope="module")
-def points():
-    return digits()[2][:60], digits()[3][:60]
 
 
 # geometry and randomness

@@ -8,20 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from attack_nets import Counted, Limited, cnn, digits, trained
+from attack_nets import Counted, Limited, cnn, trained
 from squareloss import attacks
 
 RUN = sys.modules["squareloss.attacks._run"]
-
-
-@pytest.fixture(scope="module")
-def net():
-    return trained("adversarial")
-
-
-@pytest.fixture(scope="module")
-def points():
-    return digits()[2][:60], digits()[3][:60]
 
 
 # saving and resuming

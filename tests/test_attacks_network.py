@@ -8,23 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from attack_nets import Limited, cnn, digits, trained
+from attack_nets import Limited, cnn
 from squareloss import Simplex, attacks
 from squareloss._precision import strict_float32
 from squareloss.attacks import _fold, _network
 from squareloss.models import build
 
 RUN = sys.modules["squareloss.attacks._run"]
-
-
-@pytest.fixture(scope="module")
-def net():
-    return trained("adversarial")
-
-
-@pytest.fixture(scope="module")
-def points():
-    return digits()[2][:60], digits()[3][:60]
 
 
 def shaken(model: nn.Module) -> nn.Module:

@@ -19,16 +19,6 @@ RUN = sys.modules["squareloss.attacks._run"]
 worst_case = sys.modules["squareloss.attacks.worst_case"]
 
 
-@pytest.fixture(scope="module")
-def net():
-    return trained("adversarial")
-
-
-@pytest.fixture(scope="module")
-def points():
-    return digits()[2][:60], digits()[3][:60]
-
-
 @pytest.fixture(scope="module", params=[1.0, 10.0], ids=["radius 1", "radius K"])
 def square_net(request):
     x, y, _, _ = digits()

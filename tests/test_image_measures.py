@@ -1,0 +1,103 @@
+"""What is measured of image networks, against closed forms and other people's software."""
+
+import json
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import nn
+
+from squareloss import models
+from squareloss.attacks import EtaScores
+from squareloss.lab.studies.images import beyond, measures, networks, plan
+from squareloss.simplex import vertices
+
+
+def test_notes_are_kept_and_find_only_once(tmp_path):
+    notes = measures.Notes(tmp_path, 2)
+    assert notes.once("a", lambda: {"value": 1})["value"] == 1
+    again = measures.Notes(tmp_path, 2)
+    assert again.once("a", lambda: pytest.fail("found before"))["value"] == 1
+    assert "seconds" in json.loads((tmp_path / "notes.json").read_text())["a"]
+
+
+def test_broken_images_survive_being_written():
+    mask = torch.rand(1003, generator=torch.Generator().manual_seed(0)) < 0.3
+    assert torch.equal(measures._unpacked(measures._packed(mask), 1003), mask)
+
+
+def test_autoattack_on_eta_in_two_parts_is_autoattack_on_eta(tmp_path):
+    """A linear model, whose scores have another scale than its eta: the same images stand, also if it is begun again."""
+    generator = torch.Generator().manual_seed(0)
+    loss = plan.make_loss({"name": "simplex", "radius": 40})
+    x, y = torch.rand(40, 3, 4, 4, generator=generator), torch.randint(0, 5, (40,), generator=generator)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 32), nn.Tanh(), nn.Linear(32, 5)).eval()
+    for p in model.parameters():
+        p.data = 0.8 * torch.randn(p.shape, generator=generator)
+    y = torch.where(torch.rand(40, generator=generator) < 0.9, model(x).argmax(1), y)
+    net = networks.Trained(model, model, loss, None, {}, "")
+    names = ["apgd-ce", "apgd-t"]
+    for eps in (0.02, 0.05):
+        scores = measures._record(lambda eps=eps: measures.autoattack(model, x, y, eps, attacks=names))
+        paths = [tmp_path / f"{eps}{part}.safetensors" for part in "ab"]
+        found = measures._on_eta(net, x, y, eps, names, 0, scores, paths)
+        assert paths[0].exists() and measures._on_eta(net, x, y, eps, names, 0, scores, paths) == found
+        whole = measures.autoattack(EtaScores(model, loss.link).eval(), x, y, eps, attacks=names)
+        assert torch.equal(measures._unpacked(found["broken"], 40), whole.broken) and 0 < found["robust"] < 1
+
+
+def test_each_half_is_read_by_the_temperature_of_the_other():
+    """Scores of one half are multiplied by five: the other half's temperature is then five times too small for them."""
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(2000, 5, generator=generator) * 2
+    labels = torch.distributions.Categorical(logits=outputs).sample()
+    net = networks.Trained(nn.Identity(), None, plan.make_loss({"name": "ce"}), None, {}, "")
+    order = torch.randperm(2000, generator=torch.Generator().manual_seed(0))
+    outputs[order[:1000]] *= 5
+    probabilities, (first, second) = measures.crossed(net, outputs, labels)
+    assert second / first == pytest.approx(5, rel=0.3)
+    assert torch.allclose(probabilities[order[:1000]], torch.softmax(outputs[order[:1000]] / first, 1), atol=1e-5)
+
+
+def test_looking_at_features_leaves_a_network_in_eval_mode():
+    network = models.build({"name": "resnet8", "outputs": 3, "width": 4}).eval()
+    beyond.outputs_of(beyond._Features(network), torch.zeros(2, 3, 32, 32, dtype=torch.uint8))
+    assert not any(module.training for module in network.modules())
+
+
+def test_auroc_is_that_of_scikit_learn_with_ties():
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randint(2, 9, (300,), generator=generator), torch.randint(0, 7, (200,), generator=generator)
+    expected = roc_auc_score([1] * 300 + [0] * 200, torch.cat([a, b]).numpy())
+    assert beyond.auroc(a, b) == pytest.approx(expected)
+    assert beyond.auroc(torch.ones(3), torch.zeros(4)) == 1 and beyond.auroc(torch.ones(3), torch.ones(4)) == 0.5
+
+
+def test_collapsed_features_have_zero_collapse_measures_and_spread_gives_nc1_in_closed_form():
+    """Means on a simplex of radius a, spread s along every axis: NC1 = s^2 (K-1)^2 / (K a^2)."""
+    classes, dim, radius, spread = 5, 8, 3.0, 0.2
+    means = torch.zeros(classes, dim, dtype=torch.float64)
+    means[:, :classes] = vertices(classes, radius)
+    labels = torch.arange(classes).repeat_interleave(2 * dim)
+    moves = spread * dim**0.5 * torch.cat([torch.eye(dim), -torch.eye(dim)]).double()  # covariance spread^2 I
+    shift = torch.full((dim,), 7.0, dtype=torch.float64)
+    features = means[labels] + moves.repeat(classes, 1) + shift
+    found = beyond.neural_collapse(features, labels, 0.3 * means + 2.0, labels)
+    assert found["nc1"] == pytest.approx(spread**2 * (classes - 1) ** 2 / (classes * radius**2))
+    assert found["nc2_norms"] == pytest.approx(0, abs=1e-12) and found["nc2_angles"] == pytest.approx(0, abs=1e-12)
+    assert found["nc3"] == pytest.approx(0, abs=1e-12) and found["nc4"] == 0
+    turned = beyond.neural_collapse(features, labels, -means, (labels + 1) % classes)
+    assert turned["nc3"] == pytest.approx(2) and turned["nc4"] == 1  # the opposite direction, and every class wrong
+    uneven = beyond.neural_collapse(means[labels] * (1 + labels[:, None]), labels, means, labels)
+    assert uneven["nc2_norms"] > 0.1
+
+
+def test_the_strongest_example_of_a_linear_model_is_a_corner_of_the_ball():
+    weight = torch.tensor([[1.0, -2.0, 0.5], [-1.0, 1.0, 1.0]])
+    model = nn.Linear(3, 2, bias=False)
+    model.weight.data = weight
+    x, y = torch.full((2, 3), 0.5), torch.tensor([0, 1])
+    moved = beyond.strongest(model, x, y, 0.1, 10)
+    assert torch.allclose(moved - x, 0.1 * torch.stack([weight[1] - weight[0], weight[0] - weight[1]]).sign())
+    edge = beyond.strongest(model, torch.ones(1, 3), y[:1], 0.1, 10)
+    assert edge.max() <= 1 and edge.min() >= 0.9 - 1e-6
