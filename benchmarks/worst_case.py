@@ -3,9 +3,9 @@
     python benchmarks/worst_case.py --data DIR         two CPU cores; a quarter of an hour, most of it training
 
 DIR holds cifar-10-batches-bin. A ResNet-18 of width 16 is trained on 12,000 images brought to 16 x 16 pixels, towards codes of
-radius 10; the first 800 test images that it gets right are attacked. Such a network misleads attacks as large ones do: PGD on
-the margin leaves many more than PGD by the difference of cosines. Bar: `worst_case` leaves no more than `autoattack` and spends
-a tenth of its passes. The evidence is in results/benchmarks/worst_case_cpu.json.
+radius 10; the first 800 test images that it gets right are attacked. It misleads attacks as large networks do: PGD on any one
+loss leaves many more than the suites. Bar: `worst_case` leaves no more than `autoattack` and spends a tenth of its passes. The
+evidence is in results/benchmarks/worst_case_cpu.json.
 """
 
 from __future__ import annotations

@@ -300,6 +300,21 @@ def attack_losses() -> str:
     return f"What is left, in %, at {radii}/255:\n\n" + table(["attack", *names], rows) + f"\n\n{source(data)}"
 
 
+def worst_case() -> str:
+    """What `worst_case` leaves of a small network and spends, beside `autoattack` and single losses."""
+    data = read("worst_case_cpu")
+    if data is None:
+        return "Not measured yet."
+    radii = list(dict.fromkeys(row["eps"] for row in data["rows"]))
+    by = {(row["attack"], row["eps"]): row for row in data["rows"]}
+    lines = [
+        [name, *(text for eps in radii for text in (f"{100 * by[name, eps]['robust']:.2f}", f"{by[name, eps]['passes']:,}"))]
+        for name in dict.fromkeys(row["attack"] for row in data["rows"])
+    ]
+    head = [text for eps in radii for text in (f"left at {255 * eps:.3g}/255, %", "passes")]
+    return table(["attack", *head], lines) + f"\n\n{source(data)}"
+
+
 def _pass_ratios(net: dict[str, Any]) -> list[str]:
     """The forwards and backwards that `worst_case` spends over those of `autoattack`, at each radius."""
     rows = {row["attack"]: row for row in net["rows"]}
@@ -328,4 +343,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "attacks-cpu": lambda: attacks("cpu"),
     "attacks-cuda": lambda: attacks("cuda"),
     "attacks-losses": attack_losses,
+    "worst-case-cpu": worst_case,
 }
