@@ -8,8 +8,8 @@ from pathlib import Path
 
 from markdown_tables import of_report  # beside this file
 
-from squareloss.lab.report.views import images
-from squareloss.lab.report.views.image_rows import Net, is_whole, nets
+from squareloss.lab.report.views import image_claims, images
+from squareloss.lab.report.views.image_rows import Net, is_whole, label, nets
 from squareloss.lab.runs import Record, Store
 
 DOCS = Path(__file__).resolve().parent
@@ -33,11 +33,16 @@ def table(name: str) -> str:
     return of_report(made) if made.rows else "Not run yet."
 
 
+def claims() -> str:
+    """What the paper says, with a count of what holds."""
+    return "\n\n".join([*image_claims.tally(found()), table("claims")])
+
+
 def front() -> str:
     """The README's part: nothing while there are no results."""
     if not images.summary(found()).rows:
         return ""
-    lead = "ResNet-18 on CIFAR-10, the paper's numbers below ours ([docs/results.md](docs/results.md) has all):"
+    lead = "The paper's image networks, its numbers beside ours ([docs/results.md](docs/results.md) has all):"
     return f"{lead}\n\n{table('summary')}"
 
 
@@ -53,14 +58,18 @@ def runs() -> str:
 
 def figures() -> str:
     """The figures of docs/figures/images.py, if they were drawn."""
-    drawn = {"reliability": "Reliability diagrams", "robustness": "Robust accuracy by radius and attack"}
-    there = [name for name in drawn if (DOCS / "figures" / f"images-{name}.svg").exists()]
-    return "\n\n".join(f"![{drawn[name]}](figures/images-{name}.svg)" for name in there) or "Not drawn yet."
+    drawn = {"robustness": "What attacks leave, by radius and by attack", "reliability": "Reliability diagrams"}
+    lines = []
+    for name, text in drawn.items():
+        for path in sorted((DOCS / "figures").glob(f"images-{name}-*.svg")):
+            data, network, _ = label(path.stem.removeprefix(f"images-{name}-") + "-CE")
+            lines.append(f"![{text}: {network}, {data}](figures/{path.name})")
+    return "\n\n".join(lines) or "Not drawn yet."
 
 
 _TABLES = {
     "images-table1": "table_1",
-    "images-claims": "claims",
+    "images-gaps": "gaps",
     "images-losses": "attack_losses",
     "images-noise": "noise",
     "images-calibration": "calibration",
@@ -72,6 +81,7 @@ _TABLES = {
 TABLES: dict[str, Callable[[], str]] = {
     **{marker: functools.partial(table, name) for marker, name in _TABLES.items()},
     "images": front,
+    "images-claims": claims,
     "images-runs": runs,
     "images-figures": figures,
 }

@@ -1,92 +1,128 @@
-"""The figures of docs/results.md: reliability diagrams and robustness by radius, from results/images.
+"""The figures of docs/results.md: reliability diagrams and robustness by attack, from results/images.
 
-    python docs/figures/images.py [FOLDER]      # writes images-reliability.svg and images-robustness.svg; trains nothing
+    python docs/figures/images.py [FOLDER]      # writes images-reliability-*.svg and images-robustness-*.svg; trains nothing
 
-Networks under the paper's recipe are drawn, or, while there are none, those of the shortest one.
+One of each kind per network that both losses have trained alike: those under the paper's recipe or, while there are none, the
+first. Counts and accuracies of bins are means over seeds, so intervals are those of one test set.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import matplotlib
-import numpy as np
+import torch
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-matplotlib.use("svg")
-import matplotlib.pyplot as plt
-
-from squareloss.lab.report.views.image_rows import Net, label, nets
+from squareloss.lab.report.views.image_rows import Net, label, nets, pairs
 from squareloss.lab.runs import Store
+from squareloss.metrics import Reliability, plots
 
 HERE = Path(__file__).resolve().parent
-ATTACKS = {"pgd": ("PGD-100", ":"), "autoattack": ("AutoAttack", "--"), "least": ("least over all", "-")}
-COLOURS = {"CE": "#d55e00", "SL": "#0072b2"}  # told apart by everyone
 LEVELS = (2, 4, 8)
+# from the weakest to the least over all; the first and the last are drawn by radius
+ATTACKS = {
+    "pgd": "PGD-100, as the paper attacks",
+    "pgd_least": "PGD-100, least over its losses",
+    "worst": "worst case",
+    "autoattack": "AutoAttack",
+    "least": "least over all",
+}
+LOOK = {"CE": (plots.VERMILION, "s"), "SL": (plots.BLUE, "o")}
 
 
-def chosen(found: list[Net]) -> list[Net]:
-    """Cross-entropy and square loss, of the paper's recipe if it is there."""
-    plain = [net for net in found if net.loss in COLOURS and "adv" not in net.line and net.metrics]
-    full = [net for net in plain if net.full]
-    return full or [net for net in plain if net.recipe == plain[0].recipe]
+def chosen(found: list[Net]) -> list[tuple[Net, Net]]:
+    """Cross-entropy and square loss of the paper's recipe; if there is none, the first pair."""
+    plain = [pair for pair in pairs(found) if "adv" not in pair[1].line and all(net.metrics for net in pair)]
+    return [pair for pair in plain if pair[1].full] or plain[:1]
 
 
-def reliability(found: list[Net]) -> Any:
-    """A column per network: as trained above, after a temperature below."""
-    readings = {"": "as trained", "+temperature": "after a temperature"}
-    figure, axes = plt.subplots(2, len(found), figsize=(2.6 * len(found), 5.2), squeeze=False, sharex=True, sharey=True)
-    for column, net in enumerate(found):
-        for row, (reading, name) in enumerate(readings.items()):
-            axis = axes[row, column]
-            tables = [m["readings"][reading]["reliability"] for m in net.metrics.values() if "readings" in m]
-            count = np.array([t["count"] for t in tables], float)
-            accuracy = (count * np.array([t["accuracy"] for t in tables])).sum(0) / np.maximum(count.sum(0), 1)
-            kept, width = count.sum(0) > 0, 1 / count.shape[1]
-            left = np.arange(count.shape[1]) * width
-            axis.bar(left[kept], accuracy[kept], width, align="edge", color=COLOURS[net.loss], alpha=0.7, edgecolor="white")
-            axis.plot([0, 1], [0, 1], color="grey", lw=1)
-            axis.set_title(f"{' '.join(label(net.line))}\n{name}, ECE {net.summary('ece' + reading).mean:.4f}", fontsize=8)
-            axis.set(xlim=(0, 1), ylim=(0, 1))
-    figure.supxlabel("confidence", fontsize=9)
-    figure.supylabel("accuracy", fontsize=9)
+def reliability(pair: tuple[Net, Net]) -> Figure | None:
+    """A column per loss and reading."""
+    tables = []
+    for net in pair:
+        for reading, name in {"": "as trained", "+temperature": "after a temperature"}.items():
+            if net.by_seed(f"ece{reading}"):
+                ece, accuracy = net.summary(f"ece{reading}").mean, net.summary("accuracy").mean
+                title = f"{net.loss}, {name}\nECE {ece:.4f}, accuracy {accuracy:.4f}"
+                tables.append((title, bins(net, reading)))
+    return plots.diagram_of(tables) if tables else None
+
+
+def bins(net: Net, reading: str) -> Reliability:
+    """Means over seeds: of the counts, and of confidence and accuracy by what lies in the bin."""
+    kept = [m["readings"][reading]["reliability"] for m in net.metrics.values() if "readings" in m]
+    count, confidence, accuracy = (
+        torch.tensor([table[key] for table in kept], dtype=torch.float64) for key in ("count", "confidence", "accuracy")
+    )  # (S, B)
+    total = count.sum(0).clamp(min=1)
+    edges = torch.linspace(0, 1, count.shape[1] + 1, dtype=torch.float64)
+    # at least one where there is something, for the interval
+    return Reliability(edges, count.mean(0).ceil(), (count * confidence).sum(0) / total, (count * accuracy).sum(0) / total)
+
+
+def robustness(pair: tuple[Net, Net]) -> Figure | None:
+    """What stands by radius, under the weakest attack and the least over all; and under each attack at the first radius."""
+    if not all(net.by_seed("accuracy") and net.by_seed(f"pgd_{LEVELS[0]}") for net in pair):
+        return None
+    figure = Figure(figsize=(9.2, 3.1), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
+    _by_radius(left, pair)
+    _by_attack(right, pair)
+    handles, names = left.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return figure
 
 
-def robustness(found: list[Net]) -> Any:
-    """A panel per network and data, both losses in it: the gap between the lines of a loss is what weak attacks hide."""
-    panels = list(dict.fromkeys(label(net.line)[:2] for net in found))
-    figure, axes = plt.subplots(1, len(panels), figsize=(3.6 * len(panels), 3.2), squeeze=False, sharey=True)
-    for axis, where in zip(axes[0], panels, strict=True):
-        for net in (net for net in found if label(net.line)[:2] == where):
-            for key, (name, style) in ATTACKS.items():
-                means = [net.summary("accuracy").mean, *(net.summary(f"{key}_{level}").mean for level in LEVELS)]
-                points = [(x, 100 * y) for x, y in zip((0, *LEVELS), means, strict=True) if y is not None]
-                if len(points) > 1:
-                    axis.plot(
-                        *zip(*points, strict=True), style, color=COLOURS[net.loss], label=f"{net.loss}, {name}", marker="."
-                    )
-        axis.set(title=" ".join(where), xlabel="radius in 255ths", ylim=(0, 100))
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(fontsize=7)
-    axes[0, 0].set_ylabel("images that stand, %")
-    return figure
+def _by_radius(axes: Axes, pair: tuple[Net, Net]) -> None:
+    for net in pair:
+        colour, mark = LOOK[net.loss]
+        for key, style in {"pgd": (0, (3, 2)), "least": "solid"}.items():
+            means = [net.summary("accuracy").mean, *(net.summary(f"{key}_{level}").mean for level in LEVELS)]
+            known = [(x, 100 * y) for x, y in zip((0, *LEVELS), means, strict=True) if y is not None]
+            name = f"{net.loss}, {ATTACKS[key].partition(',')[0]}"
+            axes.plot(*zip(*known, strict=True), linestyle=style, color=colour, marker=mark, markersize=4, label=name)
+    axes.set(xlabel="radius in 255ths", ylabel="test images that stand, %", ylim=(-2, 100), xticks=(0, *LEVELS))
+    axes.set_title(f"{label(pair[0].line)[1]}, {label(pair[0].line)[0]}: by radius", fontsize=9)
+
+
+def _by_attack(axes: Axes, pair: tuple[Net, Net]) -> None:
+    known = [key for key in ATTACKS if any(net.by_seed(f"{key}_{LEVELS[0]}") for net in pair)]
+    places = range(len(known) - 1, -1, -1)
+    for net, side in zip(pair, (6, -14), strict=True):  # numbers of one loss above its marks, of the other below
+        colour, mark = LOOK[net.loss]
+        for place, key in zip(places, known, strict=True):
+            mean = net.summary(f"{key}_{LEVELS[0]}").mean
+            if mean is not None:
+                axes.plot(100 * mean, place, linestyle="none", color=colour, marker=mark, markersize=6)
+                axes.annotate(
+                    f"{100 * mean:.1f}", (100 * mean, place), (0, side), textcoords="offset points", ha="center", color=colour
+                )
+    axes.set(xlabel="test images that stand, %", xlim=(-2, None), ylim=(-0.6, len(known) - 0.4))
+    axes.set_yticks(list(places), [ATTACKS[key] for key in known])
+    axes.grid(axis="y", color=plots.GREY, alpha=0.25)
+    axes.set_title(f"by attack, at {LEVELS[0]}/255", fontsize=9)
 
 
 def main() -> None:
     """Draw what there is."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parents[1] / "results" / "images"
+    out = HERE if len(sys.argv) == 1 else folder
     found = nets(Store(folder, create=False).records()) if folder.is_dir() else []
-    if not any(net.metrics for net in found):
-        sys.exit(f"no results in {folder}: run squareloss reproduce table1 first")
-    plt.rcParams |= {"svg.hashsalt": "squareloss", "svg.fonttype": "none"}  # the same file every time, with text as text
-    for name, draw in {"reliability": reliability, "robustness": robustness}.items():
-        figure = draw(chosen(found))
-        figure.tight_layout()
-        out = HERE if len(sys.argv) == 1 else folder
-        figure.savefig(out / f"images-{name}.svg", metadata={"Date": None})
-        print(out / f"images-{name}.svg")
+    if not chosen(found):
+        sys.exit(f"no pairs of networks in {folder}: run squareloss reproduce table1 first")
+    kinds: dict[str, Callable[[tuple[Net, Net]], Figure | None]] = {"reliability": reliability, "robustness": robustness}
+    for pair in chosen(found):
+        for name, draw in kinds.items():
+            with rc_context(plots.STYLE):
+                figure = draw(pair)
+            if figure is not None:
+                path = out / f"images-{name}-{pair[0].line.removesuffix('-CE')}.svg"
+                plots.save(figure, path)
+                print(path)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ blue and vermilion of Okabe and Ito's palette, which colour-blind readers tell a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,24 +60,30 @@ def reliability_diagram(predictions: Tensor | Mapping[str, Tensor], labels: Tens
 
     Returns a matplotlib `Figure`; write it with `save`.
     """
+    named = {"": predictions} if isinstance(predictions, Tensor) else dict(predictions)
+    tables = {name: reliability(values, labels, bins=bins) for name, values in named.items()}
+    outside = {name: ece(values, labels, bins=bins).outside for name, values in named.items()}
+    return diagram_of([(_title(name, table, outside[name]), table) for name, table in tables.items()])
+
+
+def diagram_of(tables: Sequence[tuple[str, Reliability]]) -> Figure:
+    """The same from what was kept of the bins: a title and a table of `metrics.reliability` for each column."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    named = {"": predictions} if isinstance(predictions, Tensor) else dict(predictions)
-    if not named:
+    if not tables:
         raise ValueError("expected the predictions of one classifier or more, got none")
     with rc_context(STYLE):
-        figure = Figure(figsize=(2.7 * len(named) + 0.8, 4.6), layout="constrained")
-        rows = figure.subplots(2, len(named), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))
-        for (name, values), upper, lower in zip(named.items(), *rows, strict=True):
-            table = reliability(values, labels, bins=bins)
+        figure = Figure(figsize=(2.7 * len(tables) + 0.8, 4.6), layout="constrained")
+        rows = figure.subplots(2, len(tables), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))
+        for (title, table), upper, lower in zip(tables, *rows, strict=True):
             _bars(upper, table)
             _histogram(lower, table)
-            upper.set_title(_title(name, table, ece(values, labels, bins=bins).outside), fontsize=9, linespacing=1.4)
+            upper.set_title(title, fontsize=9, linespacing=1.4)
             lower.set_xlabel("confidence")
         rows[0, 0].set_ylabel("accuracy")
         rows[1, 0].set_ylabel("share")
-        _legend(figure, len(named))
+        _legend(figure, len(tables))
     return figure
 
 

@@ -100,10 +100,10 @@ def paper(rows: Sequence[Row], header: Header) -> Table:
     for row in rows:
         for column in columns_of(rows, header):
             theirs = header.paper.get(row.name, {}).get(column.key)
-            if theirs is None:
+            ours, word = row.summary(column.key), against_paper(row, column, header)
+            if theirs is None or ours.mean is None:  # what was not run has nothing to stand beside
                 continue
             mean, std = (*theirs, None, None)[:2]
-            ours, word = row.summary(column.key), against_paper(row, column, header)
             pairs = [(ours.mean, ours.std), (mean, std)]
             texts = [column.show(m) + ("" if s is None else f" ({column.show(s)})") for m, s in pairs]
             body.append(

@@ -49,13 +49,13 @@ class Net:
         return values().get(self.line, {}) if self.full else {}
 
     def by_seed(self, key: str) -> dict[int, float]:
-        """A measure by seed, "ece+temperature" after a temperature."""
+        """A measure by seed, "ece+temperature" after a temperature; shares without the dust of 1 - 0.9."""
         name, plus, reading = key.partition("+")
         found = {}
         for seed, metrics in self.metrics.items():
             own = {**metrics, **metrics.get("readings", {}).get(plus + reading, {})}
             if isinstance(own.get(name), (int, float)):
-                found[seed] = float(own[name])
+                found[seed] = round(float(own[name]), 9)
         return found
 
     def summary(self, key: str) -> Summary:
@@ -63,9 +63,10 @@ class Net:
         return summarise(list(self.by_seed(key).values()))
 
     def show(self, key: str, percent: bool = True) -> str:
-        """Mean (std) as text; a dash where there is nothing."""
+        """Mean (std) as text, with the number of seeds if some lack it; a dash where there is nothing."""
         found = self.summary(key)
-        return shown(found.mean, found.std, percent)
+        missing = 0 < found.n < len(self.metrics)
+        return shown(found.mean, found.std, percent) + (f", {found.n} seed{'s' * (found.n > 1)}" if missing else "")
 
 
 def shown(mean: float | None, std: float | None, percent: bool = True) -> str:

@@ -9,14 +9,23 @@ from squareloss.lab.report.header import Header
 from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
-from squareloss.lab.report.views.image_claims import LEVELS, claims, tally
+from squareloss.lab.report.views.image_claims import LEVELS, claims, gaps, tally
+from squareloss.lab.report.views.image_cost import cost
 from squareloss.lab.report.views.image_rows import Net, label, nets, paper_shown
-from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, REPLICATIONS, TABLE_1, Value, values
+from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, Value, values
 from squareloss.lab.runs.store import Record
 
 STDS = (0.1, 0.2, 0.3, 0.4)
-PAPER = "the paper, 200 epochs"
+_EPOCHS = "200 epochs"
+PAPER = f"the paper, {_EPOCHS}"
 _WHO = ["data", "network", "loss", "trained", "seeds"]
+_CLIMBED = {
+    "softmax_probability": "softmax_probability, the paper's L1",
+    "log_probability": "log_probability, the paper's L2",
+    "residual": "residual, square loss itself",
+    **{name: name for name in ("angle", "ce", "margin", "dlr")},
+    "least": "the least over these, image by image",
+}
 _ATTACKS = {"pgd": "PGD", "autoattack": "AutoAttack", "worst": "worst case", "least": "least over all"}
 
 
@@ -34,7 +43,7 @@ def view(records: Sequence[Record], header: Header) -> View:
 
 
 def cautions(found: Sequence[Net]) -> list[str]:
-    """What stands in at small scales, networks that diverged, and measures of a seed that are of more than one network."""
+    """What stands in at small scales, what diverged, what is missing, and measures of a seed that are of several networks."""
     notes = dict.fromkeys(net.stands_in for net in found if net.stands_in)
     lines = [f"* This is not the paper's experiment but a small one like it: {note}." for note in notes]
     for net in found:
@@ -46,6 +55,9 @@ def cautions(found: Sequence[Net]) -> list[str]:
         if twice:
             seeds = ", ".join(map(str, twice))
             lines.append(f"{name}: its measures at seed {seeds} are of networks trained more than once.")
+        for kind, spent in net.seconds.items():
+            if lacking := sorted(set(net.metrics) - set(spent)):
+                lines.append(f"{name}: not yet measured by {kind} at seed {', '.join(map(str, lacking))}.")
     return lines
 
 
@@ -78,10 +90,16 @@ def _runs(paper: Sequence[Value | None]) -> str:
 
 
 def _turned(table: Table) -> Table:
-    """The same with a row per measure: less wide where there are few networks."""
-    names = [", ".join(entry.text for entry in row[:3]) if row[0].text else PAPER for row in table.rows]
+    """The same with a row per measure: less wide where there are few networks. What all have in common is at the top left."""
+    if not table.rows:
+        return table
+    owners = [tuple(entry.text for entry in row[:3]) for row in table.rows]
+    same = len({owner[:2] for owner in owners if owner[0]}) == 1
+    names = [(loss if same else f"{network}, {data}, {loss}") if data else "the paper" for data, network, loss in owners]
+    corner = f"{table.rows[0][1].text}, {table.rows[0][0].text}" if same else "measure"
     rows = [[Entry(name), *(row[i] for row in table.rows)] for i, name in enumerate(table.columns) if i >= 3]
-    return Table(table.heading, ["measure", *names], rows if names else [], table.caption)
+    rows[0] = [Entry(_EPOCHS if entry.text == PAPER else entry.text) for entry in rows[0]]  # how each was trained
+    return Table(table.heading, [corner, *names], rows, table.caption)
 
 
 def _trained(net: Net) -> str:
@@ -101,26 +119,34 @@ def table_1(found: Sequence[Net]) -> Table:
     caption = (
         "Percent of the test images, mean (std) over seeds. PGD (100 steps at scale paper) as the paper attacks: by "
         "cross-entropy, of square loss by its L1. The worst case is over the adaptive suite of docs/attacks.md; least over "
-        "all is per image over AutoAttack, on scores and on eta, and that suite."
+        "all is per image over AutoAttack, on scores and on eta, and that suite. 0* is the paper's: above 0, below 0.1."
     )
     return _table("Accuracy and robustness", _only(found, lambda net: "adv" not in net.line), columns, caption)
 
 
 def summary(found: Sequence[Net]) -> Table:
     """ResNet-18 on CIFAR-10 in a few columns."""
-    columns = [("accuracy", "accuracy, %", True), ("ece", "ECE", False), ("ece+temperature", "ECE after a temperature", False)]
-    columns += [("noise_0.2", "under noise .2, %", True), ("pgd_2", "PGD 2/255, %", True)]
-    columns += [("autoattack_2", "AutoAttack 2/255, %", True), ("least_2", "least over all attacks 2/255, %", True)]
-    lines = ("resnet18-cifar10-CE", "resnet18-cifar10-SL")
-    return _table("ResNet-18 on CIFAR-10", _only(found, lambda net: net.line in lines), columns, "Mean (std) over seeds.")
+    columns = [("accuracy", "accuracy, %", True), ("ece", "ECE, as trained", False)]
+    columns += [("ece+temperature", "ECE, after a temperature", False)]
+    columns += [("pgd_2", "left by PGD-100 at 2/255, %", True), ("autoattack_2", "left by AutoAttack at 2/255, %", True)]
+    mine = _only(found, lambda net: net.line in ("resnet18-cifar10-CE", "resnet18-cifar10-SL"))
+    caption = "Mean (std) over seeds. PGD as the paper attacks: by cross-entropy, of square loss by its L1."
+    return _table("ResNet-18 on CIFAR-10", _only(mine, lambda net: net.full) or mine, columns, caption)
 
 
 def attack_losses(found: Sequence[Net]) -> Table:
-    """PGD by each loss."""
-    names = list(dict.fromkeys(key for net in found for m in net.metrics.values() for key in m if key.startswith("pgd_")))
-    losses = dict.fromkeys(key.removeprefix("pgd_").rpartition("_")[0] for key in names)
-    columns = [(f"pgd_{loss}_{level}", f"{loss} {level}/255", True) for level in LEVELS for loss in losses if loss]
-    return _table("PGD by attack loss", found, columns, "Percent left by each loss alone; least: per image over all of them.")
+    """PGD by each loss: a row per loss, those of a network together."""
+    levels = [level for level in LEVELS if any(net.by_seed(f"pgd_least_{level}") for net in found)]
+    rows = []
+    for net in found:
+        names = [name for name in _CLIMBED if any(net.by_seed(f"pgd_{name}_{level}") for level in levels)]
+        who = [", ".join(label(net.line)), _trained(net), str(len(net.metrics))]
+        for place, name in enumerate(names):
+            first = who if place == 0 else ["", "", ""]
+            rows.append([*map(Entry, (*first, _CLIMBED[name])), *(_ours(net, f"pgd_{name}_{level}", True) for level in levels)])
+    caption = "Percent of the test images left by PGD (100 steps at scale paper) on each loss alone, mean (std) over seeds."
+    names = ["network", "trained", "seeds", "it climbs", *(f"{level}/255" for level in levels)]
+    return Table("PGD by attack loss", names, rows, caption)
 
 
 def noise(found: Sequence[Net]) -> Table:
@@ -153,9 +179,11 @@ def adversarial(found: Sequence[Net]) -> Table:
 
 def codings(found: Sequence[Net]) -> Table:
     """One-hot against simplex."""
-    columns = [("accuracy", "accuracy", True), ("train_accuracy", "on training batches", True), ("ece+", "ECE", False)]
+    columns = [("accuracy", "accuracy", True), ("train_accuracy", "on training batches", True), ("ece", "ECE", False)]
     caption = "Percent, but for ECE. An asterisk: the paper's training accuracy shows no fit."
-    return _table("Codings", _only(found, lambda net: net.line in CODINGS), columns, caption)
+    mine = _only(found, lambda net: net.line in CODINGS)
+    one_hot = any(net.loss.startswith("OH") for net in mine)  # simplex alone compares nothing
+    return _table("Codings", mine if one_hot else [], columns, caption)
 
 
 def beyond(found: Sequence[Net]) -> Table:
@@ -172,53 +200,11 @@ def beyond(found: Sequence[Net]) -> Table:
     return _table("Beyond the paper", found, columns, caption)
 
 
-def cost(found: Sequence[Net]) -> Table:
-    """GPU seconds of a network and of its measures, and what Table 1 comes to with five seeds."""
-    rows, hours, missing = [], 0.0, set(TABLE_1)
-    for net in found:
-        parts = [_seconds(net, kind) for kind in ("training", "clean", "worst", "pgd", "autoattack")]
-        if all(part is None for part in parts):
-            continue
-        total = sum(part or 0.0 for part in parts)
-        entries = [Entry("–" if part is None else f"{part:.0f}", part) for part in (*parts, total)]
-        rows.append([*map(Entry, (*label(net.line), _trained(net))), *entries])
-        if net.full and net.line in TABLE_1 and None not in parts:
-            hours, missing = hours + REPLICATIONS * total / 3600, missing - {net.line}
-    told = f"Table 1 with five seeds, measures included: {hours:.1f} hours"
-    left = (
-        f" for {len(TABLE_1) - len(missing)} of its {len(TABLE_1)} networks; the others are not complete yet" if missing else ""
-    )
-    names = [
-        "data",
-        "network",
-        "loss",
-        "trained",
-        "training",
-        "accuracy, calibration, noise",
-        "worst case",
-        "PGD",
-        "AutoAttack",
-    ]
-    caption = f"Seconds of one network; training is its share of those side by side. {told}{left}."
-    table = Table("Cost", [*names, "all"], rows, caption)
-    return _turned(table) if len(rows) < 5 else table
-
-
-def _seconds(net: Net, kind: str) -> float | None:
-    """Mean seconds over seeds; those of "clean" without the training that its job includes."""
-    training = [m["timings"]["clean"]["training"] for m in net.metrics.values() if "clean" in m.get("timings", {})]
-    if kind == "training":
-        return sum(training) / len(training) if training else None
-    spent = list(net.seconds.get(kind, {}).values())
-    mean = sum(spent) / len(spent) if spent else None
-    return mean if mean is None or kind != "clean" else mean - sum(training) / len(training)
-
-
 def robustness(found: Sequence[Net]) -> Figure:
     """What each attack leaves by radius, a panel per network."""
     caption = (
-        "Share of the test images that stand, by radius in 255ths: under PGD by the paper's loss, under AutoAttack, and in the "
-        "worst case. The gap between the lines is what a weak attack hides."
+        "Share of the test images that stand, by radius in 255ths: under PGD by the paper's loss, under AutoAttack, in the "
+        "worst case, and under the least over all (heavy). The gap between the lines is what a weak attack hides."
     )
     return Figure("Robustness", caption, [panel for net in found if (panel := _panel(net)) is not None])
 
@@ -232,10 +218,10 @@ def _panel(net: Net) -> Panel | None:
     if not curves:
         return None
     heading = " ".join(label(net.line))
-    plot = Plot("radius in 255ths", "robust accuracy", (0, max(LEVELS)), (0, 1), heading, percent=True)
+    plot, last = Plot("radius in 255ths", "robust accuracy", (0, max(LEVELS)), (0, 1), heading, percent=True), _ATTACKS["least"]
     for colour, (name, known) in enumerate(curves.items()):
-        plot.line(known, colour, name, heavy=name == "worst case")
-    return Panel(heading, plot.svg(), [(i, name, name == "worst case") for i, name in enumerate(curves)], _trained(net))
+        plot.line(known, colour, name, heavy=name == last)
+    return Panel(heading, plot.svg(), [(i, name, name == last) for i, name in enumerate(curves)], _trained(net))
 
 
 def _only(found: Sequence[Net], test: Callable[[Net], bool]) -> list[Net]:
@@ -243,10 +229,10 @@ def _only(found: Sequence[Net], test: Callable[[Net], bool]) -> list[Net]:
 
 
 VIEWS_OF: dict[str, tuple[Callable[[Sequence[Net]], Table], ...]] = {
-    "table1": (table_1, claims, attack_losses, calibration, cost),
+    "table1": (table_1, gaps, claims, attack_losses, calibration, cost),
     "gaussian_noise": (noise, claims),
     "reliability": (calibration, claims),
-    "adversarial_training": (adversarial, claims, attack_losses, calibration, cost),
+    "adversarial_training": (adversarial, gaps, claims, attack_losses, calibration, cost),
     "codings": (codings, claims),
     "beyond_paper": (beyond, table_1, attack_losses, calibration, cost),
 }

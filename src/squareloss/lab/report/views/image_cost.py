@@ -1,0 +1,74 @@
+"""What image networks and their measures cost, and what the whole of Table 1 comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from squareloss.lab.report.tables import Entry, Table
+from squareloss.lab.report.views.image_rows import Net, label
+from squareloss.lab.report.views.paper_images import REPLICATIONS, TABLE_1
+
+KINDS = {"clean": "accuracy, calibration, noise", "worst": "worst case", "pgd": "PGD", "autoattack": "AutoAttack"}
+# seconds of training and of measuring, in those of ResNet-18: docs/images.md says what they rest on
+RELATIVE = {"resnet18": (1.0, 1.0), "wrn16_10": (2.1, 4.3), "resnet50": (3.8, 2.3)}
+
+
+def cost(found: Sequence[Net]) -> Table:
+    """GPU seconds of a network and of its measures, and what Table 1 comes to with five seeds."""
+    rows = []
+    for net in found:
+        parts = [_training(net), *(_measuring(net, kind) for kind in KINDS)]
+        if any(part is not None for part in parts):
+            who = (*label(net.line), net.recipe + ("*" if net.stands_in else ""))
+            total = sum(part or 0.0 for part in parts)
+            rows.append([*map(Entry, who), *(Entry("–" if p is None else f"{p:.0f}", p) for p in (*parts, total))])
+    names = ["data", "network", "loss", "trained", "training", *KINDS.values(), "all"]
+    caption = "Seconds of one network, mean over its seeds; training is its share of those side by side."
+    return Table("Cost", names, rows, " ".join([caption, *_projected(found)]))
+
+
+def _projected(found: Sequence[Net]) -> list[str]:
+    """Hours for Table 1 with five seeds: of the networks measured so far, and of all of them by operations."""
+    complete = {net.line: net for net in found if net.full and net.line in TABLE_1 and _complete(net)}
+    if not complete:
+        return []
+    known = REPLICATIONS * sum(_total(net) for net in complete.values()) / 3600
+    if len(complete) == len(TABLE_1):
+        return [f"Table 1 with five seeds, measures included: {known:.1f} hours."]
+    lines = [
+        f"Table 1 with five seeds, measures included: {known:.1f} hours for {len(complete)} of its {len(TABLE_1)} networks"
+    ]
+    basis = {net.loss: net for net in complete.values() if net.line.startswith("resnet18-cifar10-")}
+    if not {"CE", "SL"} <= set(basis):
+        return [lines[0] + "; the others are not complete yet."]
+    rest = sum(_like(basis[line.split("-")[2]], line) for line in TABLE_1 if line not in complete)
+    hours = known + REPLICATIONS * rest / 3600
+    return [f"{lines[0]}; about {hours:.1f} for all, if the others cost what docs/images.md expects beside these."]
+
+
+def _like(net: Net, line: str) -> float:
+    """Seconds of another line, from those of ResNet-18 with the same loss."""
+    training, measuring = RELATIVE[line.split("-")[0]]
+    trained = _training(net) or 0.0
+    return training * trained + measuring * (_total(net) - trained)
+
+
+def _complete(net: Net) -> bool:
+    return _training(net) is not None and all(_measuring(net, kind) is not None for kind in KINDS)
+
+
+def _total(net: Net) -> float:
+    return (_training(net) or 0.0) + sum(_measuring(net, kind) or 0.0 for kind in KINDS)
+
+
+def _training(net: Net) -> float | None:
+    """Mean seconds over seeds."""
+    spent = [m["timings"]["clean"]["training"] for m in net.metrics.values() if "clean" in m.get("timings", {})]
+    return sum(spent) / len(spent) if spent else None
+
+
+def _measuring(net: Net, kind: str) -> float | None:
+    """Mean seconds over seeds; those of "clean" without the training that its job includes."""
+    spent = list(net.seconds.get(kind, {}).values())
+    mean = sum(spent) / len(spent) if spent else None
+    return mean if mean is None or kind != "clean" else mean - (_training(net) or 0.0)
