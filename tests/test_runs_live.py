@@ -14,7 +14,7 @@ JOBS = [Job(Cell(f"cell{i}", {"task": "t", "i": i}), 0) for i in range(4)]
 
 def play(listener):
     """Four jobs, of which one was done before, one is done, one half done, and one has failed."""
-    listener.began("toy", 4, 3)
+    listener.began("toy", 4, JOBS[:3])
     listener.started(JOBS[0], "here")
     listener.started(JOBS[1], "there [1]")
     listener.finished(JOBS[0], "done")
@@ -32,7 +32,7 @@ def clock(monkeypatch):
 
 def test_counts_and_time_left(clock):
     listener = Listener()
-    listener.began("toy", 4, 3)
+    listener.began("toy", 4, JOBS[:3])
     clock[0] += 7  # workers start
     listener.started(JOBS[0], "here")
     listener.started(JOBS[1], "there")
@@ -47,9 +47,26 @@ def test_counts_and_time_left(clock):
     assert [duration(s) for s in (45, 720, 12600)] == ["45 s", "12 min", "3.5 h"]
 
 
+def test_time_left_goes_by_what_jobs_weigh(clock):
+    long, short = (Job(Cell(f"w{w}", {"task": "t", "w": w}, weight=w), 0) for w in (9.0, 1.0))
+    listener = Listener()
+    listener.began("toy", 3, [long, short])
+    listener.started(long, "here")
+    listener.started(short, "here")
+    for step in (1, 2, 3):
+        clock[0] += 9
+        listener.reported(long, step, 9, {})
+    assert listener.left() == pytest.approx(63), "3 of 10 took 27 s"
+    clock[0] += 54
+    listener.finished(long, "done")
+    assert listener.left() == pytest.approx(9)
+    with pytest.raises(ValueError, match="weight of cell 'w0'"):
+        Cell("w0", {"task": "t"}, weight=0)
+
+
 def test_what_comes_before_the_first_report_is_not_taken_for_work(clock):
     listener = Listener()
-    listener.began("toy", 3, 3)
+    listener.began("toy", 3, JOBS[:3])
     listener.started(JOBS[0], "here")
     clock[0] += 9  # imports, data, compilation; then 1 s a step
     for step in (1, 2, 3, 4):
@@ -67,7 +84,7 @@ def test_what_comes_before_the_first_report_is_not_taken_for_work(clock):
 
 def test_a_job_that_goes_on_from_a_checkpoint_has_the_pace_of_what_is_new(clock):
     listener = Listener()
-    listener.began("toy", 1, 1)
+    listener.began("toy", 1, JOBS[:1])
     listener.started(JOBS[0], "here")
     for step in (81, 82, 83):
         clock[0] += 2

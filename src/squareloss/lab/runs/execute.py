@@ -72,7 +72,7 @@ def execute(
     schedule = Schedule(study, store, listener, force)
     with listener:
         todo = schedule.plan(jobs)
-        listener.began(study.name, len(jobs), len(todo))
+        listener.began(study.name, len(jobs), todo)
         if todo:
             store.check_writable()
             workers = workers or (default_workers(*_needs(study, scale), device) if engine == "processes" else None)

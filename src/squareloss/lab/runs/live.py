@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -16,9 +17,10 @@ _ROWS = 20  # of running jobs in the table
 
 @dataclass
 class Row:
-    """A job that runs: where, and how far it is, by its first report and its last."""
+    """A job that runs: where, how much of the work it is, and how far it is, by its first report and its last."""
 
     place: str
+    weight: float = 1.0
     step: float = 0.0
     total: float = 0.0
     values: dict[str, float] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class Listener:
     def __init__(self, tensorboard: Path | None = None) -> None:
         self.rows: dict[str, Row] = {}
         self.study, self.jobs, self.skipped, self.done, self.broken = "", 0, 0, 0, 0
+        self._work, self._worked = 0.0, 0.0  # weights of the jobs that are to do, and of those that have ended
         self._error = ""  # the last that was told
         self._begun: float | None = None  # when the first job started
         self._pacer: Row | None = None  # the first job that reported, which tells what starting took
@@ -76,20 +79,21 @@ class Listener:
         if self._board:
             self._board.close(*self._board.writers)
 
-    def began(self, study: str, jobs: int, todo: int) -> None:
-        """A study of so many jobs begins, of which so many are to do."""
-        self.study, self.jobs, self.skipped = study, jobs, jobs - todo
+    def began(self, study: str, jobs: int, todo: Sequence[Job]) -> None:
+        """A study of so many jobs begins, of which these are to do."""
+        self.study, self.jobs, self.skipped = study, jobs, jobs - len(todo)
+        self._work = sum(job.cell.weight for job in todo)
         self.show(f"{study}: {jobs} jobs, {self.skipped} of them done before" if self.skipped else f"{study}: {jobs} jobs")
 
     def started(self, job: Job, place: str) -> None:
         """A job runs, on a machine of this name."""
-        self.rows[job.name] = Row(place)
+        self.rows[job.name] = Row(place, job.cell.weight)
         self._begun = self._begun or time.monotonic()
         self.show()
 
     def reported(self, job: Job, step: float, total: float, values: dict[str, float]) -> None:
         """A job is at `step` of `total`, with these values."""
-        row = self.rows.setdefault(job.name, Row(""))
+        row = self.rows.setdefault(job.name, Row("", job.cell.weight))
         row.report(step, total, values)
         self._pacer = self._pacer or row
         if self._board:
@@ -98,7 +102,7 @@ class Listener:
 
     def finished(self, job: Job, status: str) -> None:
         """A job has its result."""
-        self.rows.pop(job.name, None)
+        self._end(job)
         self.done += 1
         if self._board:
             self._board.close(job.name)
@@ -106,10 +110,14 @@ class Listener:
 
     def failed(self, job: Job, error: str) -> None:
         """A job has failed."""
-        self.rows.pop(job.name, None)
+        self._end(job)
         self.broken += 1
         self.show(f"{job.name} failed likewise" if error == self._error else f"{job.name} failed: {error}")
         self._error = error
+
+    def _end(self, job: Job) -> None:
+        self.rows.pop(job.name, None)
+        self._worked += job.cell.weight
 
     def lost(self, job: Job, reason: str) -> None:
         """A job's worker died; it will be tried again, or reported as failed next."""
@@ -125,13 +133,13 @@ class Listener:
 
     def left(self) -> float | None:
         """Seconds left, if it goes on as it did; None before a job has reported twice, or ended."""
-        ended, rows = self.done + self.broken, list(self.rows.values())  # a copy: the table is drawn by another thread
-        worked = ended + sum(row.fraction() for row in rows)
+        rows = list(self.rows.values())  # a copy: the table is drawn by another thread
+        worked = self._worked + sum(row.weight * row.fraction() for row in rows)
         begun = self._pacer.begun() if self._pacer else None
-        begun = self._begun if begun is None and ended else begun
+        begun = self._begun if begun is None and self._worked else begun
         if begun is None or not worked:
             return None
-        return (time.monotonic() - begun) * (self.jobs - self.skipped - worked) / worked
+        return (time.monotonic() - begun) * (self._work - worked) / worked
 
     def status(self) -> str:
         """One line: how many jobs are done and run, and how long it will take."""

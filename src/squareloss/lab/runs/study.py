@@ -30,6 +30,7 @@ class Cell:
         group: cells with the same non-empty group may be run together, in one call of `Study.run`.
         cpus, gpus: what one job needs; parts of a GPU (0.25) share it. A job that asks for a GPU where there is none runs on
             the CPU, but a Ray cluster keeps it waiting for a node that has one.
+        weight: about how long a job takes beside the others of its study, in any unit; the time left goes by it.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Cell:
     group: str = ""
     cpus: float = 1
     gpus: float = 0
+    weight: float = 1
 
     def __post_init__(self) -> None:
         check_name(self.name, "a cell's name")
@@ -49,6 +51,8 @@ class Cell:
         object.__setattr__(self, "spec", plain(self.spec, f"spec of cell {self.name!r}"))
         if self.cpus < 0 or self.gpus < 0:
             raise ValueError(f"expected cpus and gpus of cell {self.name!r} not to be negative, got {self.cpus}, {self.gpus}")
+        if not 0 < self.weight < math.inf:
+            raise ValueError(f"expected the weight of cell {self.name!r} to be a number > 0, got {self.weight}")
         text = json.dumps(finite(_integral(self.spec)), sort_keys=True, separators=(",", ":"), allow_nan=False)
         object.__setattr__(self, "_hash", hashlib.sha256(text.encode()).hexdigest()[:12])
 

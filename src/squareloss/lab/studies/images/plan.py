@@ -9,6 +9,7 @@ from typing import Any
 from squareloss.codings import OneHot, Simplex
 from squareloss.lab.names import choose
 from squareloss.lab.runs import Cell
+from squareloss.lab.studies.images.costs import measuring, training
 from squareloss.lab.training.recipes import FAST, PAPER, PAPER_128, Adversary, Recipe
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 
@@ -137,9 +138,10 @@ def cells_of(line: Line, scale: str, recipe: str) -> list[Cell]:
     found = []
     for kind in (kind for kind in KINDS if kind in line.kinds):
         for suffix, measure in _measures(line, kind, size).items():
-            name = f"{line.name(recipe)}-{suffix}"
+            name, spec = f"{line.name(recipe)}-{suffix}", {**network, "measure": measure}
             group = alike if paper else line.name(recipe)
-            found.append(Cell(name, {**network, "measure": measure}, group, cpus=1, gpus=1 if paper else 0))
+            seconds = measuring(spec) + (training(spec) if kind == "clean" else 0.0)
+            found.append(Cell(name, spec, group, cpus=1, gpus=1 if paper else 0, weight=seconds))
     return found
 
 

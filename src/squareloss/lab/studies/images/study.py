@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from squareloss.lab.report.header import Column
 from squareloss.lab.report.views.paper_images import paper_cells
 from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies.images import beyond, measures
+from squareloss.lab.studies.images.costs import trained_part
 from squareloss.lab.studies.images.measures import Notes
 from squareloss.lab.studies.images.networks import OnEpoch, Shelf, Trained, Wanted, exists, forget, train, wanted
 from squareloss.lab.studies.images.plan import KINDS, SCALES, Line, cells_of
@@ -85,12 +87,13 @@ class ImageStudy:
                 forget(wanted(job)[0], context)  # it is to be done again, from the start
         ready, shelf = set[str](), Shelf(context)
         for chunk in self._chunks(list(needed.values()), context):
+            trains = {_first(jobs, one).key for one in chunk if not exists(one, context)}
             train(chunk, context, partial(_reporter, jobs, context))
             ready |= {one.key for one in chunk}
             now = [job for job in jobs if ready.issuperset(one.key for one in wanted(job))]
             jobs = [job for job in jobs if job not in now]
             for job in sorted(now, key=lambda job: KINDS.index(job.cell.spec["measure"]["kind"])):
-                yield _measure(job, context, shelf)
+                yield _measure(job, context, shelf, trains=job.key in trains)
                 if job.cell.spec["measure"]["kind"] == "clean":
                     _measured(job, context).touch()
 
@@ -107,10 +110,15 @@ def _measured(job: Job, context: Context) -> Any:
     return wanted(job)[0].folder(context) / "measured"
 
 
+def _first(jobs: Sequence[Job], one: Wanted) -> Job:
+    """The first job that waits for a network: its training is a part of that job."""
+    return next(job for job in jobs if one.key in [w.key for w in wanted(job)])
+
+
 def _reporter(jobs: Sequence[Job], context: Context, one: Wanted) -> OnEpoch:
-    """Progress of a training goes to the first job that waits for it; measuring is taken to last a quarter as long."""
-    job = next(job for job in jobs if one.key in [w.key for w in wanted(job)])
-    total = 1.25 * one.cell.spec["recipe"]["epochs"]
+    """Progress of a training goes to the first job that waits for it."""
+    job = _first(jobs, one)
+    total = math.ceil(one.cell.spec["recipe"]["epochs"] / trained_part(job.cell.spec))
 
     def on_epoch(row: Epoch) -> None:
         context.report(job, row.epoch + 1, total, loss=row.loss, accuracy=row.train_accuracy)
@@ -118,8 +126,8 @@ def _reporter(jobs: Sequence[Job], context: Context, one: Wanted) -> OnEpoch:
     return on_epoch
 
 
-def _measure(job: Job, context: Context, shelf: Shelf) -> Result:
-    """One job on a network that is there."""
+def _measure(job: Job, context: Context, shelf: Shelf, trains: bool) -> Result:
+    """One job on a network that is there; `trains` if its training was a part of the job."""
     settings, taken = job.cell.spec["measure"], [shelf.take(one) for one in wanted(job)]
     nets, (_, prepared) = [net for net, _ in taken], taken[0]
     kind, began = settings["kind"], time.perf_counter()
@@ -127,7 +135,8 @@ def _measure(job: Job, context: Context, shelf: Shelf) -> Result:
     lost = next((net for net in nets if net.facts["diverged"]), None)
     if lost is not None:
         return Result(job, {"diverged": lost.facts["diverged"], "weights": lost.mark}, "diverged", seconds=trained)
-    notes = Notes(context.scratch(job), 2, lambda share: context.report(job, 0.8 + 0.2 * share, 1.0))
+    begun = trained_part(job.cell.spec) if trains else 0.0
+    notes = Notes(context.scratch(job), 2, lambda share: context.report(job, begun + (1 - begun) * share, 1.0))
     with prepared:
         found = _found(kind, nets, settings, job.seed, notes) | {"weights": nets[0].mark}
     return Result(job, found, seconds=trained + time.perf_counter() - began)

@@ -1,0 +1,52 @@
+"""About how long a network trains, and how long each measure of it takes: for the time left that is shown, not for results.
+
+Seconds of an H200, of ResNet-18 on CIFAR-10 where it was measured (docs/images.md). What counts is how they compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from squareloss.lab.report.views.image_cost import RELATIVE
+
+_EPOCH = 1.35  # of 50,000 images at batch 32
+_LARGE = 0.55  # of that at batch 128 and more
+# of 10,000 images, at three radii where there are any: of softmax, of codings. "beyond" and "transfer" are guesses
+_MEASURES = {
+    "clean": (2.0, 2.0),
+    "beyond": (5.0, 5.0),
+    "transfer": (10.0, 10.0),
+    "worst": (8.0, 13.0),
+    "pgd": (34.0, 96.0),
+    "autoattack": (23.0, 60.0),
+}
+
+
+def training(spec: Mapping[str, Any]) -> float:
+    """Seconds to train the network of a cell's spec."""
+    recipe = spec["recipe"]
+    passes = 1 + (recipe["adversary"]["steps"] if recipe["adversary"] else 0)
+    batches = _LARGE if recipe["batch_size"] >= 128 else 1.0
+    share = spec["data"].get("train", 50_000) / 50_000
+    return float(_EPOCH * recipe["epochs"] * share * passes * batches * _relative(spec)[0])
+
+
+def measuring(spec: Mapping[str, Any]) -> float:
+    """Seconds of the measure of a cell's spec, on a network that is there."""
+    measure = spec["measure"]
+    seconds = _MEASURES[measure["kind"]]["radius" in spec["loss"] or spec["loss"]["name"] == "one_hot"]
+    share = measure.get("points", spec["data"].get("test", 10_000)) / 10_000
+    share *= len(measure.get("levels", (2, 4, 8))) / 3
+    share *= measure["steps"] / 100 if measure["kind"] == "pgd" else 1.0
+    return float(seconds * share * _relative(spec)[1])
+
+
+def trained_part(spec: Mapping[str, Any]) -> float:
+    """Which part of a job that trains its network first is training."""
+    return training(spec) / (training(spec) + measuring(spec))
+
+
+def _relative(spec: Mapping[str, Any]) -> tuple[float, float]:
+    name = spec["network"]["name"]
+    return RELATIVE.get("wrn16_10" if name == "wide_resnet" else name, (1.0, 1.0))
