@@ -124,8 +124,10 @@ def test_table1_trains_each_network_once_and_other_studies_take_its_results(tmp_
     assert "of its 8 networks" not in page, "stand-ins tell nothing of what Table 1 costs"
     assert "<svg" in write(tmp_path).read_text()
     drawn = subprocess.run([sys.executable, FIGURES, tmp_path], capture_output=True, text=True, check=True).stdout
-    assert [Path(line).name for line in drawn.split()] == ["images-reliability.svg", "images-robustness.svg"]
-    assert "as trained, ECE" in (tmp_path / "images-reliability.svg").read_text()
+    assert [Path(line).name for line in drawn.split()] == [
+        f"images-{kind}-resnet18-cifar10.svg" for kind in ("reliability", "robustness")
+    ]
+    assert "CE, as trained" in (tmp_path / "images-reliability-resnet18-cifar10.svg").read_text()  # as a comment
 
 
 def test_a_network_is_measured_later_without_training_and_trained_anew_by_force(tmp_path, trained):
@@ -203,7 +205,7 @@ def test_a_stopped_measure_goes_on(tmp_path, monkeypatch):
 def test_at_most_so_many_networks_share_a_gpu_whole_seeds_first_cheap_measures_first(monkeypatch, tmp_path):
     chunks, order = [], []
     monkeypatch.setattr(study, "train", lambda chunk, context, on_epoch: chunks.append([one.seed for one in chunk]))
-    monkeypatch.setattr(study, "_measure", lambda job, context, shelf: order.append(job.name) or job)
+    monkeypatch.setattr(study, "_measure", lambda job, context, shelf, trains: order.append(job.name) or job)
     monkeypatch.setattr(study, "_measured", lambda job, context: tmp_path / job.key)
     table1 = run.with_settings(studies.get("table1"), ["together=4"])
     cells = [c for c in table1.cells("paper") if c.name.startswith(("resnet18-cifar10-CE", "resnet18-cifar10-SL-"))]
@@ -218,7 +220,7 @@ def test_at_most_so_many_networks_share_a_gpu_whole_seeds_first_cheap_measures_f
 def test_networks_that_are_there_are_measured_before_others_train(monkeypatch, tmp_path):
     chunks = []
     monkeypatch.setattr(study, "train", lambda chunk, context, on_epoch: chunks.append([one.seed for one in chunk]))
-    monkeypatch.setattr(study, "_measure", lambda job, context, shelf: job)
+    monkeypatch.setattr(study, "_measure", lambda job, context, shelf, trains: job)
     table1, context = studies.get("table1"), Context("cuda", tmp_path)
     cells = [cell for cell in table1.cells("paper") if cell.name in ("resnet18-cifar10-CE-pgd", "resnet18-cifar10-SL-pgd")]
     (there,) = networks.wanted(Job(cells[0], 1))

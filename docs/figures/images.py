@@ -66,12 +66,13 @@ def bins(net: Net, reading: str) -> Reliability:
 
 def robustness(pair: tuple[Net, Net]) -> Figure | None:
     """What stands by radius, under the weakest attack and the least over all; and under each attack at the first radius."""
-    if not all(net.by_seed("accuracy") and net.by_seed(f"pgd_{LEVELS[0]}") for net in pair):
+    levels = [level for level in LEVELS if all(net.by_seed(f"pgd_{level}") for net in pair)]
+    if not levels or not all(net.by_seed("accuracy") for net in pair):
         return None
     figure = Figure(figsize=(9.2, 3.1), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     _by_radius(left, pair)
-    _by_attack(right, pair)
+    _by_attack(right, pair, levels[0])
     handles, names = left.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return figure
@@ -89,13 +90,13 @@ def _by_radius(axes: Axes, pair: tuple[Net, Net]) -> None:
     axes.set_title(f"{label(pair[0].line)[1]}, {label(pair[0].line)[0]}: by radius", fontsize=9)
 
 
-def _by_attack(axes: Axes, pair: tuple[Net, Net]) -> None:
-    known = [key for key in ATTACKS if any(net.by_seed(f"{key}_{LEVELS[0]}") for net in pair)]
+def _by_attack(axes: Axes, pair: tuple[Net, Net], level: int) -> None:
+    known = [key for key in ATTACKS if any(net.by_seed(f"{key}_{level}") for net in pair)]
     places = range(len(known) - 1, -1, -1)
     for net, side in zip(pair, (6, -14), strict=True):  # numbers of one loss above its marks, of the other below
         colour, mark = LOOK[net.loss]
         for place, key in zip(places, known, strict=True):
-            mean = net.summary(f"{key}_{LEVELS[0]}").mean
+            mean = net.summary(f"{key}_{level}").mean
             if mean is not None:
                 axes.plot(100 * mean, place, linestyle="none", color=colour, marker=mark, markersize=6)
                 axes.annotate(
@@ -104,7 +105,7 @@ def _by_attack(axes: Axes, pair: tuple[Net, Net]) -> None:
     axes.set(xlabel="test images that stand, %", xlim=(-2, None), ylim=(-0.6, len(known) - 0.4))
     axes.set_yticks(list(places), [ATTACKS[key] for key in known])
     axes.grid(axis="y", color=plots.GREY, alpha=0.25)
-    axes.set_title(f"by attack, at {LEVELS[0]}/255", fontsize=9)
+    axes.set_title(f"by attack, at {level}/255", fontsize=9)
 
 
 def main() -> None:
