@@ -53,9 +53,23 @@ def test_summary_and_agreement():
     assert summarise([2.0]) == Summary(2.0, None, 1)
     found = summarise([1.0, 2.0, 3.0])
     assert (found.mean, found.std, found.error) == pytest.approx((2, 1, 1 / math.sqrt(3)))
-    assert agreement(found, [3.1, None, None]) and not agreement(found, [3.2, None, None])
-    assert agreement(found, [3.2, 1.0, 3])  # the paper's own error counts
-    assert agreement(summarise([1.0]), [1.0, None, None]) is None
+    assert [agreement(found, [mean, None, None]) for mean in (3.1, 3.2, 4.4, 4.5)] == [
+        "agrees", "can't be told", "can't be told", "differs",  # beyond 4.3 standard errors, Student's t of three seeds
+    ]  # fmt: skip
+    assert agreement(found, [3.2, 1.0, 3]) == "agrees"  # the paper's own error counts
+    assert agreement(summarise([1.0]), [1.0, None, None]) == ""
+    assert [agreement(summarise([1.0, 1.0]), [mean, None, None]) for mean in (1.0, 1.1)] == ["agrees", "differs"]
+
+
+def test_differs_is_welchs_test():
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(0, 1, 4), rng.normal(0, 2, 5)
+    low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert low < 0 < high and high - low > 4 * np.hypot(a.std(ddof=1) / 2, b.std(ddof=1) / 5**0.5)
+    edge = a.mean() - b.mean() - low  # the paper's mean at which the interval ends at zero
+    for shift, word in ((0.99, "can't be told"), (1.01, "differs")):
+        paper = [a.mean() + shift * edge, b.std(ddof=1), 5]
+        assert agreement(summarise(list(a)), paper) == word
 
 
 def test_infinite_values_have_no_interval_and_break_nothing():

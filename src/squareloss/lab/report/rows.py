@@ -38,8 +38,8 @@ class Row:
         return {seed: float(value) for seed, value in found.items() if isinstance(value, numbers.Real)}
 
     def summary(self, key: str) -> Summary:
-        """Mean and standard deviation of a scalar."""
-        return summarise(list(self.values(key).values()))
+        """Mean and standard deviation of a scalar, to ten digits: without the dust of 1 - 0.9."""
+        return summarise([float(f"{value:.10g}") for value in self.values(key).values()])
 
     def parts(self, key: str) -> list[Mapping[str, Any]]:
         """What each seed has for figures under `key`."""

@@ -183,10 +183,9 @@ def _at_edge(metrics: object) -> bool:
 
 
 def against_paper(row: Row, column: Column, header: Header) -> str:
-    """ "agrees", "differs" or "" where the paper has no value or the error is not known."""
+    """ "agrees", "differs", "can't be told", or "" where the paper has no value or the error is not known."""
     paper = header.paper.get(row.name, {}).get(column.key)
-    told = None if paper is None else agreement(row.summary(column.key), paper)
-    return "" if told is None else "agrees" if told else "differs"
+    return "" if paper is None else agreement(row.summary(column.key), paper)
 
 
 def judge(claim: Claim, rows: Sequence[Row], header: Header) -> str:
