@@ -14,6 +14,7 @@ from torch import nn
 from attack_nets import cnn, digits, train, trained
 from squareloss import Simplex, SquareLoss, attacks
 from squareloss.attacks import _common
+from squareloss.attacks.shrinking import ShrinkRound
 
 RUN = sys.modules["squareloss.attacks._run"]
 worst_case = sys.modules["squareloss.attacks.worst_case"]
@@ -101,6 +102,48 @@ def test_no_round_of_the_worst_case_repeats_another(classes):
     stages = worst_case.stages(classes, None, (3.0, 30.0), restarts=2)
     rounds = [(r.attack, r.loss, r.restart) for stage in stages for r in stage.rounds]
     assert len(set(rounds)) == len(rounds)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_ball_shrinks_where_the_class_is_lost_and_nothing_outside_the_one_that_counts_counts(points, norm):
+    seen, eps = [], 0.02 if norm == "linf" else 0.1
+
+    class Noted(ShrinkRound):
+        def step(self, problem, state, i):
+            before = {key: state[key].clone() for key in ("radius", "lost", "id")}
+            super().step(problem, state, i)
+            far = _common.distance(state["tried"] - state["x"], norm)
+            seen.append((i, before, state["radius"].clone(), far, state["margin"].clone()))
+
+    x, y = points
+    round_ = Noted(attacks.losses.objective("margin"), 40)
+    result = RUN.attack(trained("normal"), x, y, eps, lambda _: ([RUN.Stage("wide", (round_,))], []), {"norm": norm})
+    assert 0 < result.attack.count("shrinking") < len(x)
+    first = seen[0][2] / eps
+    torch.testing.assert_close(first, torch.full_like(first, 8.0))
+    torch.testing.assert_close(seen[-1][2], torch.full_like(seen[-1][2], eps))
+    for i, before, radius, far, margin in seen:
+        falls = before["lost"] if i >= 3 else torch.zeros_like(before["lost"])
+        expected = torch.where(falls, 0.8 * before["radius"], before["radius"])
+        torch.testing.assert_close(radius, expected.clamp(eps, eps * 8 ** max(0.0, 1 - i / 28)))
+        assert (far <= radius * (1 + 1e-4) + 1e-6).all()
+        assert torch.equal(margin == torch.inf, far > eps * (1 + 1e-5) + 1e-7)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_of_a_linear_network_the_shrinking_ball_finds_the_nearest_boundary(norm):
+    g = torch.Generator().manual_seed(1)
+    model = nn.Linear(20, 2).requires_grad_(False).eval()
+    x = 0.4 + 0.2 * torch.rand(60, 20, generator=g)
+    y = model(x).argmax(1)
+    gap = model.weight[0] - model.weight[1]
+    scores = model(x)
+    nearest = (scores[:, 0] - scores[:, 1]).abs() / (gap.abs().sum() if norm == "linf" else gap.norm())
+    eps = float(nearest.median())
+    round_ = ShrinkRound(attacks.losses.objective("margin"), 40)
+    result = RUN.attack(model, x, y, eps, lambda _: ([RUN.Stage("wide", (round_,))], []), {"norm": norm})
+    clear = (nearest / eps - 1).abs() > 0.02
+    assert torch.equal(result.broken[clear], (nearest < eps)[clear])
 
 
 def test_focus_tries_every_class_before_it_returns_to_the_closest(points):

@@ -43,13 +43,16 @@ def normalise(direction: Tensor, norm: Norm) -> Tensor:
     return direction / column(distance(direction, norm) + 1e-12, direction)
 
 
-def project(z: Tensor, x: Tensor, eps: float, norm: Norm) -> Tensor:
-    """z brought into the ball of radius eps around x, then into the box [0, 1]; x lies in the box, so the ball is kept."""
+def project(z: Tensor, x: Tensor, eps: Tensor | float, norm: Norm) -> Tensor:
+    """z brought into the ball of radius eps around x, then into the box [0, 1]; x lies in the box, so the ball is kept.
+
+    The radius may be one for each point, shaped to broadcast.
+    """
     if norm == "linf":
         return torch.minimum(torch.maximum(z, x - eps), x + eps).clamp_(0, 1)
     delta = z - x
-    length = distance(delta, norm)
-    return (x + delta * column(length.clamp_max(eps) / (length + 1e-12), x)).clamp_(0, 1)
+    length = column(distance(delta, norm), x)
+    return (x + delta * (length.clamp(max=eps) / (length + 1e-12))).clamp_(0, 1)
 
 
 def ascend(z: Tensor, gradient: Tensor, step: Tensor | float, norm: Norm) -> Tensor:

@@ -1,0 +1,80 @@
+"""Projected gradient ascent in a ball that shrinks: from far outside, where the class is lost, back to the ball that counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from squareloss.attacks._common import ascend, column, inside, project, relative_margin
+from squareloss.attacks._run import Problem, State
+from squareloss.attacks.losses import Objective
+from squareloss.attacks.pgd import in_ball, set_target
+
+_MOMENTUM = 0.75
+_SHRINK = 0.8  # of the radius, once the class is lost
+_FREE = 3  # steps before it may fall for that
+_TAIL = 0.3  # share of the steps that are taken in the ball that counts
+_LAST = 0.1  # length of the last steps, as a share of the radius; the first is as long as it
+
+
+@dataclass(frozen=True, eq=False)
+class ShrinkRound:
+    """One run from a random start in a ball `widest` times as wide as the one that counts, and ever smaller.
+
+    The scores of a network trained to the end with square loss are flat around a point: within the ball gradients say little of
+    where the class changes. In a wider ball it does change, and from there the example is led back along the boundary to where
+    that comes closest: when it is lost, its radius falls by a fifth. It also falls in equal ratios with time, so that the last
+    30% of the steps are taken in the ball that counts; nothing outside that does. Steps have momentum and grow shorter.
+    """
+
+    goal: Objective
+    steps: int
+    restart: int = 0
+    widest: float = 8.0
+    attack: str = "shrinking"
+    every: int = 1
+    bar: float = torch.inf
+    costs: tuple[int, int, int, int] = (1, 1, 1, 1)
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss."""
+        return self.goal.name
+
+    def check(self, num_classes: int) -> None:
+        """Raise if the loss can't be used with so few classes."""
+        self.goal.check(num_classes)
+
+    def start(self, problem: Problem, state: State) -> None:
+        """A point uniform in the ball."""
+        set_target(state, 0)
+        x, place = state["x"], (self.attack, self.goal.name, self.restart)
+        start = x + problem.eps * in_ball(problem.draws, state["id"], place, x, problem.norm)
+        self._try(problem, state, project(start, x, problem.eps, problem.norm))
+        state |= {"before": state["tried"], "radius": torch.full_like(state["margin"], self.radius(problem, 0))}
+
+    def step(self, problem: Problem, state: State, i: int) -> None:
+        """A step with momentum, and back into the ball of the moment."""
+        x, z = state["x"], state["tried"]
+        smaller = state["lost"] & (i >= _FREE)
+        radii = torch.where(smaller, _SHRINK * state["radius"], state["radius"])
+        state["radius"] = radii.clamp(problem.eps, self.radius(problem, i))
+        radius = column(state["radius"], x)
+        length = radius * max(1 - i / self.steps, _LAST)
+        moved = project(ascend(z, state["gradient"], length, problem.norm), x, radius, problem.norm)
+        moved = z + (moved - z) * _MOMENTUM + (z - state["before"]) * (1 - _MOMENTUM)
+        state["before"] = z
+        self._try(problem, state, project(moved, x, radius, problem.norm))
+
+    def radius(self, problem: Problem, i: int) -> float:
+        """What it is at most after i steps."""
+        widest = self.widest if problem.norm == "l2" else min(self.widest, max(1 / problem.eps, 1.0))  # the box is no wider
+        return float(problem.eps * widest ** max(0.0, 1 - i / ((1 - _TAIL) * self.steps)))
+
+    def _try(self, problem: Problem, state: State, tried: Tensor) -> None:
+        scores, _, gradient = problem.network.gradient(tried, self.goal, state["y"], state["target"])
+        margin = relative_margin(scores, state["y"])
+        fair = inside(tried, state["x"], problem.eps, problem.norm)
+        state |= {"tried": tried, "gradient": gradient, "lost": margin <= 0, "margin": margin.where(fair, torch.inf)}
