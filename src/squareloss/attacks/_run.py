@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, ClassVar, Protocol, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from squareloss.attacks._common import (
 from squareloss.attacks._network import Network, Precision, prepare
 from squareloss.attacks._progress import Progress
 from squareloss.attacks._random import Draws, PerExample, Published
+from squareloss.attacks.losses import Objective
 from squareloss.attacks.results import AttackResult, Ledger
 
 State = dict[str, Tensor]  # every tensor has one row per point still attacked
@@ -112,6 +113,23 @@ class Round(Protocol):
 
     def step(self, problem: Problem, state: State, i: int) -> None:
         """Step i of `steps`, from 0."""
+
+
+class Climbing:
+    """What rounds that climb a loss share: its name, its check, and, unless they say otherwise, one gradient a step."""
+
+    goal: Objective
+    every: ClassVar[int] = 1
+    costs: ClassVar[tuple[int, int, int, int]] = (1, 1, 1, 1)
+
+    @property
+    def loss(self) -> str:
+        """The name of the loss."""
+        return self.goal.name
+
+    def check(self, num_classes: int) -> None:
+        """Raise if the loss can't be used with so few classes."""
+        self.goal.check(num_classes)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss.attacks._common import ascend, column, project, relative_margin
-from squareloss.attacks._run import Options, Problem, Stage, State, attack
+from squareloss.attacks._run import Climbing, Options, Problem, Stage, State, attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.pgd import aims, on_sphere, set_target
 from squareloss.attacks.results import AttackResult
@@ -77,7 +77,7 @@ def apgd_targeted(
 
 
 @dataclass(frozen=True, eq=False)
-class APGDRound:
+class APGDRound(Climbing):
     """One restart, or one target class, of Auto-PGD."""
 
     goal: Objective
@@ -87,18 +87,7 @@ class APGDRound:
     targets: Tensor | None = field(default=None, repr=False)
     rho: float = 0.75
     attack: str = "apgd"
-    every: int = 1
     bar: float = torch.inf
-    costs: tuple[int, int, int, int] = (1, 1, 1, 1)
-
-    @property
-    def loss(self) -> str:
-        """The name of the loss."""
-        return self.goal.name
-
-    def check(self, num_classes: int) -> None:
-        """Raise if the loss can't be used with so few classes."""
-        self.goal.check(num_classes)
 
     def start(self, problem: Problem, state: State) -> None:
         """Choose the targets, and begin."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss.attacks._common import Norm, column, distance, relative_margin
-from squareloss.attacks._run import Options, Problem, Stage, State, attack
+from squareloss.attacks._run import Climbing, Options, Problem, Stage, State, attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.pgd import aims, on_sphere, set_target
 from squareloss.attacks.results import AttackResult
@@ -47,7 +48,7 @@ def fab_targeted(
 
 
 @dataclass(frozen=True, eq=False)
-class FABRound:
+class FABRound(Climbing):
     """One target class of FAB."""
 
     steps: int
@@ -56,14 +57,8 @@ class FABRound:
     targets: Tensor | None = field(default=None, repr=False)
     goal: Objective = field(default_factory=lambda: objective("margin", targeted=True))
     attack: str = "fab-t"
-    every: int = 1
     bar: float = torch.inf
-    costs: tuple[int, int, int, int] = (0, 0, 2, 1)
-
-    @property
-    def loss(self) -> str:
-        """The name of the loss whose boundary it follows."""
-        return self.goal.name
+    costs: ClassVar[tuple[int, int, int, int]] = (0, 0, 2, 1)
 
     def check(self, num_classes: int) -> None:
         """Two classes are enough."""

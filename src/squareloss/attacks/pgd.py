@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from squareloss.attacks._common import Norm, ascend, column, distance, normalise, project, relative_margin
 from squareloss.attacks._random import Draws
-from squareloss.attacks._run import Options, Problem, Stage, State, attack
+from squareloss.attacks._run import Climbing, Options, Problem, Stage, State, attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.results import AttackResult
 from squareloss.codings import Coding
@@ -62,7 +62,7 @@ def pgd(
 
 
 @dataclass(frozen=True, eq=False)
-class PGDRound:
+class PGDRound(Climbing):
     """One restart, or one target class, of projected gradient descent."""
 
     goal: Objective
@@ -72,18 +72,7 @@ class PGDRound:
     rank: int = 0
     targets: Tensor | None = field(default=None, repr=False)
     attack: str = "pgd"
-    every: int = 1
     bar: float = torch.inf
-    costs: tuple[int, int, int, int] = (1, 1, 1, 1)
-
-    @property
-    def loss(self) -> str:
-        """The name of the loss."""
-        return self.goal.name
-
-    def check(self, num_classes: int) -> None:
-        """Raise if the loss can't be used with so few classes."""
-        self.goal.check(num_classes)
 
     def start(self, problem: Problem, state: State) -> None:
         """A point uniform in the ball."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from squareloss.attacks._common import ascend, column, inside, project, relative_margin
-from squareloss.attacks._run import Problem, State
+from squareloss.attacks._run import Climbing, Problem, State
 from squareloss.attacks.losses import Objective
 from squareloss.attacks.pgd import in_ball, set_target
 
@@ -20,13 +20,13 @@ _LAST = 0.1  # length of the last steps, as a share of the radius; the first is 
 
 
 @dataclass(frozen=True, eq=False)
-class ShrinkRound:
+class ShrinkRound(Climbing):
     """One run from a random start in a ball `widest` times as wide as the one that counts, and ever smaller.
 
-    The scores of a network trained to the end with square loss are flat around a point: within the ball gradients say little of
-    where the class changes. In a wider ball it does change, and from there the example is led back along the boundary to where
-    that comes closest: when it is lost, its radius falls by a fifth. It also falls in equal ratios with time, so that the last
-    30% of the steps are taken in the ball that counts; nothing outside that does. Steps have momentum and grow shorter.
+    On networks trained long with square loss, gradients within the ball may say little of where the class changes. In a wider
+    ball it does change, and from there the example is led back along the boundary to where that comes closest: when it is
+    lost, its radius falls by a fifth. It also falls in equal ratios with time, so that the last 30% of the steps are taken in
+    the ball that counts; nothing outside that does. Steps have momentum and grow shorter.
     """
 
     goal: Objective
@@ -34,18 +34,7 @@ class ShrinkRound:
     restart: int = 0
     widest: float = 8.0
     attack: str = "shrinking"
-    every: int = 1
     bar: float = torch.inf
-    costs: tuple[int, int, int, int] = (1, 1, 1, 1)
-
-    @property
-    def loss(self) -> str:
-        """The name of the loss."""
-        return self.goal.name
-
-    def check(self, num_classes: int) -> None:
-        """Raise if the loss can't be used with so few classes."""
-        self.goal.check(num_classes)
 
     def start(self, problem: Problem, state: State) -> None:
         """A point uniform in the ball."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from typing_extensions import Unpack
 
 from squareloss.attacks._common import check_inputs, norm_name, relative_lead, relative_margin
 from squareloss.attacks._network import Network, prepare
-from squareloss.attacks._run import Options, Problem, Stage, State, attack
+from squareloss.attacks._run import Climbing, Options, Problem, Stage, State, attack
 from squareloss.attacks._save import fingerprint
 from squareloss.attacks.apgd import APGDRound
 from squareloss.attacks.losses import Objective, ce, objective
@@ -51,14 +52,14 @@ def worst_case(
 
     No single loss is the worst case for square loss, and no single way to climb it, so this takes the minimum over several: a
     few steps on the angle, which know no scale and break most points; the margin in balls that shrink from far outside
-    (`ShrinkRound`), for networks whose scores are flat around every point, as they are after long training; examples made on
-    another network; targeted losses that try many classes briefly and the most promising at length (`FocusRound`), by the
-    difference of cosines and by DLR; the margin, and cross-entropy of the scores brought to several scales; and restarts.
-    Points whose margin, over the length of the scores, never fell below half of the clean one are spared the last of these:
-    of ten classes, a point that stands costs 540 to 790 passes, against 9700 for AutoAttack. With three classes, where
-    targeted DLR is not defined, the margin takes its place; with two, where all scores are the same but for their scale and
-    sign, it also takes that of the angle, the cosines and cross-entropy. Unless `report` is False it ends with
-    `masking_report`, whose passes are not counted in the result.
+    (`ShrinkRound`), for networks on which gradients within the ball lead nowhere; examples made on another network; targeted
+    losses that try many classes briefly and the most promising at length (`FocusRound`), by the difference of cosines and by
+    DLR; the margin, and cross-entropy of the scores brought to several scales; and restarts. Points whose margin, over the
+    length of the scores, never fell below half of the clean one are spared DLR and the scales: of ten classes, a point that
+    stands costs 560 to 820 passes, against 9700 for AutoAttack. With three classes, where targeted DLR is not defined, the
+    margin takes its place; with two, where all scores are the same but for their scale and sign, it also takes that of the
+    angle, the cosines and cross-entropy. Unless `report` is False it ends with `masking_report`, whose passes are not counted
+    in the result.
 
     Arguments:
         model, x, y, eps: as for `pgd`.
@@ -117,7 +118,7 @@ def _normalised_ce(scores: Tensor, labels: Tensor, sharpness: float) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class TransferRound:
+class TransferRound(Climbing):
     """Auto-PGD on another network; what it makes is tried on this one."""
 
     surrogate: Network = field(repr=False)
@@ -126,14 +127,8 @@ class TransferRound:
     mark: str = ""  # of the other network's weights, so that a saved evaluation knows them
     restart: int = 0
     attack: str = "transfer"
-    every: int = 1
     bar: float = torch.inf
-    costs: tuple[int, int, int, int] = (2, 1, 2, 1)
-
-    @property
-    def loss(self) -> str:
-        """The name of the loss."""
-        return self.goal.name
+    costs: ClassVar[tuple[int, int, int, int]] = (2, 1, 2, 1)
 
     def check(self, num_classes: int) -> None:
         """Raise unless the other network has the same classes."""
@@ -161,7 +156,7 @@ class TransferRound:
 
 
 @dataclass(frozen=True, eq=False)
-class FocusRound:
+class FocusRound(Climbing):
     """Try every target briefly, then the most promising ones at length.
 
     `targets` wrong classes get `explore` steps each, the best of the clean scores first, then always the one that came closest
@@ -175,23 +170,12 @@ class FocusRound:
     exploit: tuple[int, ...] = (40, 40)
     restart: int = 0
     attack: str = "focus"
-    every: int = 1
     bar: float = torch.inf
-    costs: tuple[int, int, int, int] = (1, 1, 1, 1)
-
-    @property
-    def loss(self) -> str:
-        """The name of the loss."""
-        return self.goal.name
 
     @property
     def steps(self) -> int:
         """All tries together, less the start."""
         return self.targets * self.explore + sum(self.exploit) - 1
-
-    def check(self, num_classes: int) -> None:
-        """Raise if the loss can't be used with so few classes."""
-        self.goal.check(num_classes)
 
     def start(self, problem: Problem, state: State) -> None:
         """The first step of the first try."""
