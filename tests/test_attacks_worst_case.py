@@ -132,7 +132,7 @@ def test_the_ball_shrinks_where_the_class_is_lost_and_nothing_outside_the_one_th
     torch.testing.assert_close(seen[-1][2], torch.full_like(seen[-1][2], eps))
     for i, before, radius, far, margin in seen:
         falls = before["lost"] if i >= 3 else torch.zeros_like(before["lost"])
-        expected = torch.where(falls, 0.8 * before["radius"], before["radius"])
+        expected = torch.where(falls, 0.7 * before["radius"], before["radius"])
         torch.testing.assert_close(radius, expected.clamp(eps, eps * 8 ** max(0.0, 1 - i / 28)))
         assert (far <= radius * (1 + 1e-4) + 1e-6).all()
         assert torch.equal(margin == torch.inf, far > eps * (1 + 1e-5) + 1e-7)

@@ -13,7 +13,7 @@ from squareloss.attacks.losses import Objective
 from squareloss.attacks.pgd import in_ball, set_target
 
 _MOMENTUM = 0.75
-_SHRINK = 0.8  # of the radius, once the class is lost
+_SHRINK = 0.7  # of the radius, once the class is lost
 _FREE = 3  # steps before it may fall for that
 _TAIL = 0.3  # share of the steps that are taken in the ball that counts
 _LAST = 0.1  # length of the last steps, as a share of the radius; the first is as long as it
@@ -25,7 +25,7 @@ class ShrinkRound(Climbing):
 
     On networks trained long with square loss, gradients within the ball may say little of where the class changes. In a wider
     ball it does change, and from there the example is led back along the boundary to where that comes closest: when it is
-    lost, its radius falls by a fifth. It also falls in equal ratios with time, so that the last 30% of the steps are taken in
+    lost, its radius falls by 30%. It also falls in equal ratios with time, so that the last 30% of the steps are taken in
     the ball that counts; nothing outside that does. Steps have momentum and grow shorter.
     """
 
