@@ -59,8 +59,7 @@ def worst_case(
     scales: of ten classes, a point that stands costs 520 to 900 passes, against 9700 for AutoAttack. With three classes, where
     targeted DLR is not defined, the margin takes its place; with two, where all scores are the same but for their scale and
     sign, it also takes that of the angle, the cosines and cross-entropy. Unless `report` is False it ends with
-    `masking_report`, whose passes are not counted
-    in the result.
+    `masking_report`, whose passes are not counted in the result.
 
     Arguments:
         model, x, y, eps: as for `pgd`.
