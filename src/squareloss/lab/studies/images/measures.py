@@ -166,6 +166,7 @@ def adaptive(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes)
         one = notes.once(f"worst {level}", partial(_record, attack))
         found[f"worst_{level}"] = one["robust"]
         found["timings"][f"{level}/255"] = one["seconds"]
+        found[f"worst_passes_{level}"] = one["passes"]
     return found
 
 
@@ -189,6 +190,7 @@ def standard(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes)
         last = notes.once(f"least {level}", partial(_left, net, x, y, (~broken).nonzero().squeeze(1), level / 255, seed))
         found |= {f"{name}_{level}": part["robust"] for name, part in parts.items()}
         found[f"least_{level}"] = last["standing"] / len(y)
+        found[f"autoattack_passes_{level}"] = parts["autoattack"]["passes"]
         found["timings"] |= {f"{name} {level}/255": part["seconds"] for name, part in {**parts, "least": last}.items()}
     return found
 
@@ -236,10 +238,15 @@ def points(net: Trained, most: int | None = None) -> tuple[Tensor, Tensor]:
 
 
 def _record(attack: Callable[[], AttackResult]) -> Json:
-    """What is noted of an attack: the share that stands, and as hexadecimal digits which broke, and which by APGD's CE."""
+    """What is noted of an attack: the share that stands, the passes, and in hexadecimal which broke, and which by APGD's CE."""
     result = _quietly(attack)
-    by_ce = torch.tensor([name == "apgd-ce" for name in result.attack])
-    return {"robust": result.robust_accuracy, "broken": _packed(result.broken.cpu()), "by_ce": _packed(by_ce)}
+    by_ce, broken = torch.tensor([name == "apgd-ce" for name in result.attack]), result.broken.cpu()
+    return {
+        "robust": result.robust_accuracy,
+        "passes": result.passes,
+        "broken": _packed(broken),
+        "by_ce": _packed(by_ce),
+    }
 
 
 def _quietly(attack: Callable[[], AttackResult]) -> AttackResult:
