@@ -315,19 +315,6 @@ def worst_case() -> str:
     return table(["attack", *head], lines) + f"\n\n{source(data)}"
 
 
-def worst_case_networks() -> str:
-    """What `worst_case` and `autoattack` leave of networks trained by the paper's recipe, and spend."""
-    data = read("worst_case_networks_cpu")
-    if data is None:
-        return "Not measured yet."
-    lines = []
-    for row in data["rows"]:
-        left, passes = round(row["images"] * row["robust"]), row["passes"] / row["images"]
-        by = ", ".join(f"{name} {n}" for name, n in row["by"].items())
-        lines.append([row["network"], row["attack"], f"{left} of {row['images']}", f"{passes:.1f}", by])
-    return table(["network", "suite", "left", "passes an image", "what broke the others"], lines) + f"\n\n{source(data)}"
-
-
 def _pass_ratios(net: dict[str, Any]) -> list[str]:
     """The forwards and backwards that `worst_case` spends over those of `autoattack`, at each radius."""
     rows = {row["attack"]: row for row in net["rows"]}
@@ -357,5 +344,4 @@ TABLES: dict[str, Callable[[], str]] = {
     "attacks-cuda": lambda: attacks("cuda"),
     "attacks-losses": attack_losses,
     "worst-case-cpu": worst_case,
-    "worst-case-networks": worst_case_networks,
 }

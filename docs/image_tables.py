@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from markdown_tables import of_report  # beside this file
+from markdown_tables import table as markdown
 
 from squareloss.lab.report.views import image_claims, images
 from squareloss.lab.report.views.image_rows import Net, is_whole, label, nets
@@ -56,6 +57,24 @@ def runs() -> str:
     return "\n".join([f"Run on {'; '.join(chips)}, by:", "", "```", *commands, "```", "", *cautions]).rstrip()
 
 
+def suites() -> str:
+    """What `worst_case` and AutoAttack leave of each network at 2/255, and spend, beside PGD on its own loss."""
+    percent = lambda metrics, key: f"{100 * metrics[key]:.2f}"
+    rows = []
+    for net in found():
+        for seed, metrics in sorted(net.metrics.items()):
+            own = "pgd_residual_2" if "SL" in net.loss else "pgd_ce_2"
+            if net.full and {own, "worst_2", "worst_passes_2", "autoattack_2"} <= metrics.keys():
+                spent = [metrics.get(f"{suite}_passes_2") for suite in ("worst", "autoattack")]
+                an_image = ["–" if passes is None else f"{passes / metrics['points']:.0f}" for passes in spent]
+                left = [percent(metrics, key) for key in (own, "worst_2", "autoattack_2")]
+                ratio = f"{spent[0] / spent[1]:.3f}" if spent[1] else "–"
+                rows.append([*label(net.line)[1:], str(seed), *left, *an_image, ratio])
+    columns = ["network", "loss", "seed", "PGD on its own loss leaves, %", "worst_case leaves, %", "autoattack leaves, %",
+               "passes an image, worst_case", "autoattack", "ratio"]  # fmt: skip
+    return markdown(columns, rows) if rows else "Not run yet."
+
+
 def figures() -> str:
     """The figures of docs/figures/images.py, if they were drawn."""
     drawn = {"robustness": "What attacks leave, by radius and by attack", "reliability": "Reliability diagrams"}
@@ -84,4 +103,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "images-claims": claims,
     "images-runs": runs,
     "images-figures": figures,
+    "worst-case-networks": suites,
 }

@@ -13,13 +13,14 @@ from squareloss.lab.studies.images.study import KINDS, _reporter
 from squareloss.lab.training.loop import Epoch
 
 RESULTS = Path(__file__).parents[1] / "results" / "images"
+FIRST = "squareloss reproduce table1 --scale paper --cells 'resnet18-cifar10-CE-*,resnet18-cifar10-SL-*' --seeds 0-1 "
 CELLS = {cell.name: cell for cell in studies.get("table1").cells("paper")}
 
 
 @pytest.fixture(scope="module")
 def took():
-    """Seconds of each job, of those that were run."""
-    records = Store(RESULTS, create=False).records("table1")
+    """Seconds of each job of the first run, which had the chip to itself but for the first minutes."""
+    records = [r for r in Store(RESULTS, create=False).records("table1") if r.command.startswith(FIRST)]
     return {Job(CELLS[r.cell], r.seed): r.seconds for r in records if r.hash == CELLS[r.cell].hash()}
 
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from squareloss.lab.report.statistics import Difference, paired
 from squareloss.lab.report.tables import Entry, Table
-from squareloss.lab.report.views.image_rows import Net, label, pairs, shown
+from squareloss.lab.report.views.image_rows import LEVELS, Net, label, pairs, shown
 
-LEVELS = (2, 4, 8)
 NEAR = 0.005  # of the paper's mean accuracy
 FAR = 0.8  # of what another attack leaves: a fifth fewer, at the least
 LEAST = 1.0  # percent that some attack must leave for the attacks to be compared

@@ -9,9 +9,9 @@ from squareloss.lab.report.header import Header
 from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
-from squareloss.lab.report.views.image_claims import LEVELS, claims, gaps, tally
+from squareloss.lab.report.views.image_claims import claims, gaps, tally
 from squareloss.lab.report.views.image_cost import cost
-from squareloss.lab.report.views.image_rows import Net, label, nets, paper_shown
+from squareloss.lab.report.views.image_rows import LEVELS, Net, label, nets, paper_shown
 from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, Value, values
 from squareloss.lab.runs.store import Record
 
