@@ -8,7 +8,7 @@ network; a point is broken only when the model itself, in float32, errs on an ex
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypedDict
@@ -38,6 +38,8 @@ State = dict[str, Tensor]  # every tensor has one row per point still attacked
 
 SAVE_SECONDS = 20.0  # between saves
 _ROUNDING = 1e-3  # of the largest score: float32 scores of a point differ by less between batches, whatever the algorithms
+LANE = "lane."  # begins the names of tensors (n, rounds, ...) of rounds that run at once
+_FEW = 64  # points times rounds that run at once: one after the other, their passes would be nearly empty
 _WAVE_BYTES = 1 << 28  # of one image-shaped tensor: larger evaluations run in waves
 
 
@@ -108,6 +110,9 @@ class Round(Protocol):
     def check(self, num_classes: int) -> None:
         """Raise if it can't be run."""
 
+    def beside(self, others: Sequence[Round]) -> Round | None:
+        """One round that is this one and all the others at once, if there is such a thing."""
+
     def start(self, problem: Problem, state: State) -> None:
         """Make the starting points and try them."""
 
@@ -130,6 +135,10 @@ class Climbing:
     def check(self, num_classes: int) -> None:
         """Raise if the loss can't be used with so few classes."""
         self.goal.check(num_classes)
+
+    def beside(self, others: Sequence[Round]) -> Round | None:
+        """None, unless they say otherwise."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -209,16 +218,17 @@ class Evaluation:
             if self.round == 0 and self.state is None:
                 self.problem.draws.restart()
             while self.round < len(self.stages[self.stage].rounds):
-                self._run_round(waves[self.wave])
-                self.round, self.state = self.round + 1, None
+                self.round, self.state = self.round + self._run_round(waves[self.wave]), None
             self.wave, self.round = self.wave + 1, 0
 
-    def _run_round(self, wave: Tensor) -> None:
+    def _run_round(self, wave: Tensor) -> int:
+        """The next round, or all that are left of the stage; returns how many it was."""
         this = self.stages[self.stage].rounds[self.round]
+        ids = self._worth(self.ledger.standing(wave), this.bar) if self.state is None else self.state["id"]
+        if len(ids) == 0:
+            return 1
+        this, count = self._with_the_rest(this, len(ids))
         if self.state is None:
-            ids = self._worth(self.ledger.standing(wave), this.bar)
-            if len(ids) == 0:
-                return
             self.state, self.step = self._fresh(ids), 0
             this.start(self.problem, self.state)
             self._settle(this)
@@ -228,8 +238,23 @@ class Evaluation:
             self.step += 1
             if self.step % every == 0 or self.step == this.steps:
                 self._settle(this)
-            self._tick(this)
+            self._tick(this, count)
         self._end(this)
+        return count
+
+    def _with_the_rest(self, this: Round, points: int) -> tuple[Round, int]:
+        """The round with the others of its stage beside it, if few points are left and the search does not round.
+
+        If it rounds, float32 looks at the closest example of every round: of one for all, it would see fewer.
+        """
+        others = self.stages[self.stage].rounds[self.round + 1 :]
+        count = 1 + len(others)
+        if self.state is not None:  # resumed in the middle
+            fit = any(key.startswith(LANE) for key in self.state)
+        else:
+            fit = points * count <= _FEW and not self.problem.network.rounds and not self.problem.draws.shared
+        together = this.beside(others) if others and fit else None
+        return (this, 1) if together is None else (together, count)
 
     def _worth(self, ids: Tensor, bar: float) -> Tensor:
         """Those of the points that the round is for."""
@@ -317,13 +342,13 @@ class Evaluation:
                         "is the model deterministic, and the same for any batch?"
                     )
 
-    def _tick(self, this: Round) -> None:
+    def _tick(self, this: Round, count: int) -> None:
         """Progress, and a save if it is time."""
         assert self.state is not None
         n, cost = len(self.state["id"]), sum(this.costs[2:])
         if self.progress.show:
             stage = self.stages[self.stage]
-            later = list(stage.rounds[self.round + 1 :]) + [r for s in self.stages[self.stage + 1 :] for r in s.rounds]
+            later = list(stage.rounds[self.round + count :]) + [r for s in self.stages[self.stage + 1 :] for r in s.rounds]
             left = n * (cost * (this.steps - self.step) + sum(sum(r.costs[2:]) * r.steps for r in later))
             place = f"{stage.name} {self.round + 1}/{len(stage.rounds)} step {self.step}/{this.steps}"
             self.progress.tick(n * cost, left, f"{place}: {len(self.ledger.standing())} of {len(self.x)} stand")
