@@ -8,7 +8,7 @@ network; a point is broken only when the model itself, in float32, errs on an ex
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypedDict
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss.attacks import _save
+from squareloss.attacks._abreast import abreast, lanes
 from squareloss.attacks._common import (
     Norm,
     batches,
@@ -38,8 +39,7 @@ State = dict[str, Tensor]  # every tensor has one row per point still attacked
 
 SAVE_SECONDS = 20.0  # between saves
 _ROUNDING = 1e-3  # of the largest score: float32 scores of a point differ by less between batches, whatever the algorithms
-LANE = "lane."  # begins the names of tensors (n, rounds, ...) of rounds that run at once
-_FEW = 64  # points times rounds that run at once: one after the other, their passes would be nearly empty
+_PASS = 256  # points times rounds that run at once
 _WAVE_BYTES = 1 << 28  # of one image-shaped tensor: larger evaluations run in waves
 
 
@@ -110,9 +110,6 @@ class Round(Protocol):
     def check(self, num_classes: int) -> None:
         """Raise if it can't be run."""
 
-    def beside(self, others: Sequence[Round]) -> Round | None:
-        """One round that is this one and all the others at once, if there is such a thing."""
-
     def start(self, problem: Problem, state: State) -> None:
         """Make the starting points and try them."""
 
@@ -135,10 +132,6 @@ class Climbing:
     def check(self, num_classes: int) -> None:
         """Raise if the loss can't be used with so few classes."""
         self.goal.check(num_classes)
-
-    def beside(self, others: Sequence[Round]) -> Round | None:
-        """None, unless they say otherwise."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -222,12 +215,12 @@ class Evaluation:
             self.wave, self.round = self.wave + 1, 0
 
     def _run_round(self, wave: Tensor) -> int:
-        """The next round, or all that are left of the stage; returns how many it was."""
-        this = self.stages[self.stage].rounds[self.round]
-        ids = self._worth(self.ledger.standing(wave), this.bar) if self.state is None else self.state["id"]
+        """The next round, or several at once; returns how many."""
+        bar = self.stages[self.stage].rounds[self.round].bar
+        ids = self._worth(self.ledger.standing(wave), bar) if self.state is None else self.state["id"]
         if len(ids) == 0:
             return 1
-        this, count = self._with_the_rest(this, len(ids))
+        this, count = self._at_once(len(ids))
         if self.state is None:
             self.state, self.step = self._fresh(ids), 0
             this.start(self.problem, self.state)
@@ -242,19 +235,20 @@ class Evaluation:
         self._end(this)
         return count
 
-    def _with_the_rest(self, this: Round, points: int) -> tuple[Round, int]:
-        """The round with the others of its stage beside it, if few points are left and the search does not round.
+    def _at_once(self, points: int) -> tuple[Round, int]:
+        """The next round, or as many of the next ones as make a full pass of so many points, and how many that is.
 
-        If it rounds, float32 looks at the closest example of every round: of one for all, it would see fewer.
+        One by one if the search rounds: then float32 looks at the closest example of every round.
         """
-        others = self.stages[self.stage].rounds[self.round + 1 :]
-        count = 1 + len(others)
+        rounds, network = self.stages[self.stage].rounds[self.round :], self.problem.network
         if self.state is not None:  # resumed in the middle
-            fit = any(key.startswith(LANE) for key in self.state)
+            count = lanes(self.state)
+        elif network.rounds or self.problem.draws.shared:
+            count = 1
         else:
-            fit = points * count <= _FEW and not self.problem.network.rounds and not self.problem.draws.shared
-        together = this.beside(others) if others and fit else None
-        return (this, 1) if together is None else (together, count)
+            count = min(len(rounds), _PASS // points)
+        together = abreast(rounds[:count]) if count > 1 else None
+        return (rounds[0], 1) if together is None else (together, count)
 
     def _worth(self, ids: Tensor, bar: float) -> Tensor:
         """Those of the points that the round is for."""

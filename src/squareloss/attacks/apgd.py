@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss.attacks._common import ascend, column, project, relative_margin
-from squareloss.attacks._run import LANE, Climbing, Options, Problem, Round, Stage, State, attack
+from squareloss.attacks._run import Climbing, Options, Problem, Stage, State, attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.pgd import aims, on_sphere, set_target
 from squareloss.attacks.results import AttackResult
@@ -88,12 +89,7 @@ class APGDRound(Climbing):
     rho: float = 0.75
     attack: str = "apgd"
     bar: float = torch.inf
-
-    def beside(self, others: Sequence[Round]) -> Abreast | None:
-        """All at once, if they differ only in the class they aim at and the start."""
-        mine = vars(replace(self, rank=0, restart=0))
-        alike = [r for r in others if isinstance(r, APGDRound) and vars(replace(r, rank=0, restart=0)) == mine]
-        return Abreast((self, *alike)) if len(alike) == len(others) else None
+    lanes: ClassVar[bool] = True
 
     def start(self, problem: Problem, state: State) -> None:
         """Choose the targets, and begin."""
@@ -157,58 +153,6 @@ class APGDRound(Climbing):
         state["z"] = torch.where(wide, state["best"], state["z"])
         state["gradient"] = torch.where(wide, state["best_gradient"], state["gradient"])
         state |= {"halved": stalls, "last_best": state["best_value"], "rises": torch.zeros_like(state["rises"])}
-
-
-@dataclass(frozen=True, eq=False)
-class Abreast(Climbing):
-    """Rounds that differ only in the class they aim at and the start, at once; a point is broken when one of them breaks it.
-
-    Their tensors lie in the state as (n, rounds, ...).
-    """
-
-    rounds: tuple[APGDRound, ...]
-    bar: float = torch.inf
-
-    @property
-    def goal(self) -> Objective:  # type: ignore[override]
-        """Theirs."""
-        return self.rounds[0].goal
-
-    @property
-    def steps(self) -> int:
-        """Theirs."""
-        return self.rounds[0].steps
-
-    @property
-    def attack(self) -> str:
-        """Theirs."""
-        return self.rounds[0].attack
-
-    @property
-    def costs(self) -> tuple[int, int, int, int]:  # type: ignore[override]
-        """Of all together."""
-        f0, b0, f, b = (len(self.rounds) * cost for cost in self.rounds[0].costs)
-        return f0, b0, f, b
-
-    def start(self, problem: Problem, state: State) -> None:
-        """Each begins."""
-        lanes = [{key: state[key] for key in ("id", "x", "y", "order")} for _ in self.rounds]
-        for round_, lane in zip(self.rounds, lanes, strict=True):
-            round_.start(problem, lane)
-        self._show(state, {key: torch.stack([lane[key] for lane in lanes], 1) for key in lanes[0]})
-
-    def step(self, problem: Problem, state: State, i: int) -> None:
-        """Each advances: as points of one round, since what tells them apart is in their tensors."""
-        flat = {key.removeprefix(LANE): value.flatten(0, 1) for key, value in state.items() if key.startswith(LANE)}
-        self.rounds[0].step(problem, flat, i)
-        shape = len(state["id"]), len(self.rounds)
-        self._show(state, {key: value.view(*shape, *value.shape[1:]) for key, value in flat.items()})
-
-    def _show(self, state: State, lanes: State) -> None:
-        """Of every point the example that came closest."""
-        rows, closest = torch.arange(len(state["id"]), device=state["id"].device), lanes["margin"].argmin(1)
-        state |= {LANE + key: value for key, value in lanes.items()}
-        state |= {key: lanes[key][rows, closest] for key in ("tried", "margin")}
 
 
 def checks(steps: int) -> dict[int, int]:

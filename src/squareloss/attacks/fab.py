@@ -59,6 +59,7 @@ class FABRound(Climbing):
     attack: str = "fab-t"
     bar: float = torch.inf
     costs: ClassVar[tuple[int, int, int, int]] = (0, 0, 2, 1)
+    lanes: ClassVar[bool] = True
 
     def check(self, num_classes: int) -> None:
         """Two classes are enough."""

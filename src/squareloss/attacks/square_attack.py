@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,7 +12,7 @@ from typing_extensions import Unpack
 
 from squareloss.attacks._common import column, distance, true_margin
 from squareloss.attacks._random import Published
-from squareloss.attacks._run import Options, Problem, Round, Stage, State, attack
+from squareloss.attacks._run import Options, Problem, Stage, State, attack
 from squareloss.attacks.results import AttackResult
 
 _BLOCK = 64  # steps whose random draws are made at once
@@ -61,9 +60,6 @@ class SquareRound:
 
     def check(self, num_classes: int) -> None:
         """Two classes are enough."""
-
-    def beside(self, others: Sequence[Round]) -> None:
-        """Its random draws are those of one restart."""
 
     def start(self, problem: Problem, state: State) -> None:
         """Vertical stripes of +-eps in l_inf; a grid of bumps in l_2."""
