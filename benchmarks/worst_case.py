@@ -1,15 +1,14 @@
 """`attacks.worst_case` beside `attacks.autoattack` on networks trained with square loss: what each leaves and spends.
 
     python benchmarks/worst_case.py --data DIR                      two CPU cores; a quarter of an hour, most of it training
-    python benchmarks/worst_case.py --data DIR --networks NET ...   ten minutes a network
-    python benchmarks/worst_case.py --data DIR --networks NET ... --device cuda   a minute a network, on an H200
+    python benchmarks/worst_case.py --data DIR --networks NET ... --images 10000 --suites worst_case   24 minutes a network
 
-DIR holds cifar-10-batches-bin. Without networks, a ResNet-18 of width 16 is trained on 12,000 images brought to 16 x 16 pixels,
-towards codes of radius 10; the first 800 test images that it gets right are attacked. It misleads attacks as large networks do:
-PGD on any one loss leaves many more than the suites. NET is a folder written by `Classifier.save`, of a network for CIFAR-10;
-of the first --images of the test set (default: all on a GPU, 160 of its own on a CPU) those that it gets right are attacked at
-2/255, with the search in bfloat16. Bar: `worst_case` leaves no more than `autoattack` and spends a tenth of its passes. The
-evidence is in results/benchmarks/worst_case*.json; results/images has the networks of the paper, by `reproduce`.
+DIR holds cifar-10-batches-bin. Without networks, a ResNet-18 of width 16 is trained on 12,000 images brought to 16 x 16
+pixels, towards codes of radius 10; the first 800 test images that it gets right are attacked. It misleads attacks as large
+networks do: PGD on any one loss leaves many more than the suites. NET is a folder written by `Classifier.save`, of a network
+for CIFAR-10; of the first --images of the test set those that it gets right are attacked at 2/255, with the search in
+bfloat16. Bar: `worst_case` leaves no more than `autoattack` and spends a tenth of its passes. The evidence is in
+results/benchmarks/worst_case*.json; results/images has the networks of the paper, by `reproduce`.
 """
 
 from __future__ import annotations
@@ -36,20 +35,23 @@ from squareloss.models import build
 TRAIN, POINTS = 12_000, 800
 RECIPE = replace(FAST, epochs=36, warmup=3.0, lr=0.2, batch_size=128, precision="float32")
 EPS = (2 / 255, 3 / 255)
+SUITES: dict[str, Callable[..., AttackResult]] = {
+    "pgd-residual": lambda model, *args, **options: attacks.pgd(model, *args, loss="residual", coding=model.link, **options),
+    "worst_case": lambda *args, **options: attacks.worst_case(*args, report=False, **options).result,
+    "autoattack": attacks.autoattack,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
     parser.add_argument("--networks", nargs="+", metavar="NET")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="of NET")
-    parser.add_argument("--images", type=int, help="of NET, the first so many; default 160 of its own, or all on a GPU")
-    parser.add_argument("--suites", nargs="+", default=["pgd-residual", "worst_case", "autoattack"], help="of NET")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--images", type=int, default=160, help="for NET")
+    parser.add_argument("--suites", nargs="+", default=list(SUITES), choices=list(SUITES), help="for NET")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(2)
     if arguments.networks:
-        return trained_networks(arguments.networks, arguments.data, arguments.device, arguments.images, arguments.suites)
+        return trained_networks(arguments.networks, arguments.data, arguments.images, arguments.suites)
     model, x, y = network(arguments.data)
     rows = []
     for eps in EPS:
@@ -66,25 +68,16 @@ def main() -> None:
             write("worst_case_cpu", rows, images=len(x))
 
 
-def trained_networks(paths: list[str], data: str, device: str, images: int | None, suites: list[str]) -> None:
-    """Both suites, and PGD on the square loss itself, on the images that each network gets right."""
-    known: dict[str, Callable[..., AttackResult]] = {
-        "pgd-residual": lambda model, *args, **options: attacks.pgd(
-            model, *args, loss="residual", coding=model.link, **options
-        ),
-        "worst_case": lambda *args, **options: attacks.worst_case(*args, report=False, **options).result,
-        "autoattack": attacks.autoattack,
-    }
-    out = f"worst_case_networks_{device}" + (f"_{images}" if images else "")
+def trained_networks(paths: list[str], data: str, images: int, suites: list[str]) -> None:
+    """The suites on the images that each network gets right."""
     test = load("cifar10", root=data, validation=0).test
+    x, y = test.x[:images].float() / 255, test.y[:images]
     rows: list[dict[str, Any]] = []
-    for i, path in enumerate(paths):
-        model = Classifier.load(path).eval().to(device)
-        part = slice(160 + 240 * i, 320 + 240 * i) if device == "cpu" and not images else slice(images)
-        x, y = (test.x[part].float() / 255).to(device), test.y[part].to(device)
+    for path in paths:
+        model = Classifier.load(path).eval()
         right = model.predict(x) == y
         for name in suites:
-            result = known[name](model, x[right], y[right], 2 / 255, precision="bfloat16", progress=True)
+            result = SUITES[name](model, x[right], y[right], 2 / 255, precision="bfloat16", progress=True)
             found = {
                 "images": int(right.sum()),
                 "robust": result.robust_accuracy,
@@ -93,7 +86,7 @@ def trained_networks(paths: list[str], data: str, device: str, images: int | Non
             }
             rows.append({"network": Path(path).name, "eps": 2 / 255, "attack": name, **found})
             print(rows[-1], flush=True)
-            write(out, rows)
+            write(f"worst_case_networks_cpu_{images}", rows)
 
 
 def network(data: str) -> tuple[Classifier, Tensor, Tensor]:

@@ -135,6 +135,7 @@ def test_a_network_is_measured_later_without_training_and_trained_anew_by_force(
     later = smoke("table1", tmp_path, "resnet18-cifar10-CE-worst")
     assert trained == [1]
     assert later["resnet18-cifar10-CE-worst"]["weights"] == first["resnet18-cifar10-CE-clean"]["weights"]
+    assert later["resnet18-cifar10-CE-worst"]["worst_passes_8"] >= 8  # of eight images, the clean pass at the least
     smoke("table1", tmp_path, "resnet18-cifar10-CE-worst", force=True)
     assert trained == [1]  # the measure alone
     smoke("table1", tmp_path, "resnet18-cifar10-CE-clean", force=True)

@@ -124,6 +124,17 @@ def test_the_page_stands_alone(filled):
     assert len(text) < 300_000
 
 
+def test_a_page_with_nothing_to_say_in_short_has_no_empty_box(tmp_path):
+    """One cell of a study: no claims, one caution."""
+    images = Path(__file__).parents[1] / "results" / "images"
+    (cell,) = (images / "beyond_paper").glob("resnet18-cifar10-CE-beyond-*")
+    shutil.copytree(cell, tmp_path / "beyond_paper" / cell.name)
+    shutil.copy(images / "beyond_paper.json", tmp_path)
+    page = write(tmp_path).read_text()
+    assert "have no result yet" in page
+    assert 'class="answer"' not in page
+
+
 def test_names_can_not_inject(tmp_path):
     store, _ = fill(tmp_path, title="<script>alert(1)</script>")
     text = write(store.folder).read_text()

@@ -17,12 +17,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from squareloss.lab.report.views.image_rows import Net, label, nets, pairs
+from squareloss.lab.report.views.image_rows import LEVELS, Net, label, nets, pairs
 from squareloss.lab.runs import Store
 from squareloss.metrics import Reliability, plots
 
 HERE = Path(__file__).resolve().parent
-LEVELS = (2, 4, 8)
 # from the weakest to the least over all; the first and the last are drawn by radius
 ATTACKS = {
     "pgd": "PGD-100, as the paper attacks",

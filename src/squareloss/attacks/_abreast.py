@@ -95,7 +95,8 @@ class Abreast:
         """After so many steps: keep what each has won by, and show that of the first, once those before it are through."""
         won, prize, when = (state[_LANE + key] for key in ("won", "prize", "when"))
         tried, new = state[f"{_LANE}tried"], (state[f"{_LANE}margin"] <= 0) & ~won
-        if bool(new.any()):  # float32 decides, as it does of one round
+        if bool(new.any()):  # float32 decides, as it does of one round; its passes are booked
+            state["skipped"] = state.get("skipped", torch.zeros_like(when[:, 0])) - new.sum(1)
             new[new.clone()] = problem.network.exact(tried[new]).argmax(1) != state["y"].unsqueeze(1).expand_as(new)[new]
             prize, when, won = torch.where(_wide(new, tried), tried, prize), when.masked_fill(new, done), won | new
         state |= {f"{_LANE}won": won, f"{_LANE}prize": prize, f"{_LANE}when": when}

@@ -12,8 +12,8 @@ from squareloss.lab.report.views.image_cost import RELATIVE
 
 _EPOCH = 1.35  # of 50,000 images at batch 32
 _LARGE = 0.55  # of that at batch 128 and more
-# of 10,000 images, at three radii where there are any: of softmax, of codings; "beyond", "transfer" and "worst"
-# were measured on a shared chip, but for the worst case of codings
+# of 10,000 images, at three radii where there are any: of softmax, of codings. "beyond" and "transfer" were
+# measured on a shared chip; so was the worst case of softmax, and its 10 is a guess
 _MEASURES = {
     "clean": (2.0, 2.0),
     "beyond": (2.0, 2.0),
