@@ -1,5 +1,6 @@
 """The captured engine and the stack on a GPU: the same numbers as the loop. Skipped without one."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from squareloss import CrossEntropy, SquareLoss
 from squareloss.lab.training import captured, loop, stacked
+from squareloss.lab.training.flat import FlatWeights
 from squareloss.lab.training.recipes import Adversary
 from squareloss.lab.training.stacked import Stack, square
 from test_training import SMALL, images, run, same_weights
@@ -78,6 +80,38 @@ def test_resume_is_exact(deterministic, tmp_path):
     (curve,) = captured.train([resumed], "cuda", compiled=False)
     assert len(curve) == 4
     assert same_weights(whole.network, resumed.network)
+
+
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.9, False), (0.9, True), (0.0, False)])
+@pytest.mark.parametrize("captured_too", [False, True])
+def test_the_fused_step_is_that_of_torch(momentum, nesterov, captured_too):
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.Conv2d(5, 700, 3, bias=False), torch.nn.Linear(3, 3))
+    network.to("cuda", memory_format=torch.channels_last)
+    expected = copy.deepcopy(network)
+    recipe = dataclasses.replace(RECIPE, precision="bfloat16", momentum=momentum, nesterov=nesterov)
+    weights = FlatWeights(network, recipe)
+    assert [group.fused is not None for group in weights.groups] == [True]
+    optimiser = torch.optim.SGD(expected.parameters(), 0.1, momentum, weight_decay=recipe.weight_decay, nesterov=nesterov)
+    fixed, lr = [torch.zeros_like(leaf) for leaf in weights.leaves.values()], torch.tensor(0.1, device="cuda")
+    if captured_too:
+        weights.update(fixed, lr)  # compiles
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            weights.update(fixed, lr)
+        for target, source in zip(network.parameters(), expected.parameters(), strict=True):
+            target.data.copy_(source)
+        for moment in weights.momentum().values():
+            moment.zero_()
+    for _ in range(4):
+        for gradient, p in zip(fixed, expected.parameters(), strict=True):
+            gradient.copy_(torch.randn_like(gradient))
+            p.grad = gradient.float()
+        optimiser.step()
+        graph.replay() if captured_too else weights.update(fixed, lr)
+    for p, q, leaf in zip(network.parameters(), expected.parameters(), weights.leaves.values(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+        assert torch.equal(leaf, p.bfloat16())
 
 
 def test_a_diverging_run_ends_alone():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,8 +54,11 @@ class FlatWeights:
         start = 0
         for group in self.groups:
             end = start + len(group.parameters)
-            gradient = torch.cat([_flatten(g) for g in gradients[start:end]])
-            (step or sgd)(group.flat, group.moment, group.copy, gradient, lr, self.recipe)
+            rows = [_flatten(g) for g in gradients[start:end]]
+            if group.fused is not None:
+                group.fused(group.flat, group.moment, group.copy, rows, lr, self.recipe)
+            else:
+                (step or sgd)(group.flat, group.moment, group.copy, torch.cat(rows), lr, self.recipe)
             start = end
 
     def release(self) -> None:
@@ -73,25 +79,46 @@ def sgd(flat: Tensor, moment: Tensor, copy: Tensor | None, gradient: Tensor, lr:
 
 
 class _Group:
-    """Parameters that are computed with in one dtype."""
+    """Parameters that are computed with in one dtype.
+
+    Attributes:
+        flat, moment, copy: the buffers; the last is None if the dtype is the parameters' own.
+        fused: the step of SGD as one kernel, for copies on a GPU.
+    """
 
     def __init__(self, parameters: dict[str, nn.Parameter], dtype: torch.dtype) -> None:
         self.parameters = parameters
-        self.flat = torch.cat([_flatten(p.detach()) for p in parameters.values()]) if parameters else torch.empty(0)
+        first = next(iter(parameters.values()), torch.empty(0))
+        kernels = _triton_sgd() if first.is_cuda and dtype == torch.bfloat16 else None
+        sizes, grain = [p.numel() for p in parameters.values()], 1 if kernels is None else kernels.GRAIN
+        *self.starts, end = itertools.accumulate((-(-size // grain) * grain for size in sizes), initial=0)
+        self.flat = torch.zeros(end, dtype=first.dtype, device=first.device)
         self.moment = torch.zeros_like(self.flat)
-        self.copy = self.flat.to(dtype) if dtype != self.flat.dtype else None
         for p, view in zip(parameters.values(), self._views(self.flat), strict=True):
+            view.copy_(p.detach())
             p.data = view
+        self.copy = self.flat.to(dtype) if dtype != self.flat.dtype else None
         self.momenta = self._views(self.moment)
         leaves = parameters.values() if self.copy is None else [v.detach().requires_grad_() for v in self._views(self.copy)]
         self.leaves: dict[str, Tensor] = dict(zip(parameters, leaves, strict=True))
+        self.fused = None if kernels is None else kernels.Fused(sizes, self.starts, first.device)
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         """Slices of a flat buffer in the shapes of the parameters."""
-        shapes = [p.shape for p in self.parameters.values()]
         return [
-            _shaped(part, shape) for part, shape in zip(torch.split(flat, [s.numel() for s in shapes]), shapes, strict=True)
+            _shaped(flat[start : start + p.numel()], p.shape)
+            for start, p in zip(self.starts, self.parameters.values(), strict=True)
         ]
+
+
+@functools.cache
+def _triton_sgd() -> Any:
+    """The module of the kernel, imported at first use; None where there is no Triton."""
+    try:
+        from squareloss.lab.training import _triton_sgd
+    except ImportError:
+        return None
+    return _triton_sgd
 
 
 def _flatten(tensor: Tensor) -> Tensor:

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from squareloss.attacks.losses import margin
+from squareloss.attacks._common import ascend, project
+from squareloss.attacks._network import prepare
+from squareloss.attacks.losses import objective
 from squareloss.lab.studies.images.data import read
 from squareloss.lab.studies.images.measures import Notes, points
 from squareloss.lab.studies.images.networks import Trained
@@ -132,7 +134,7 @@ def transfer(net: Trained, source: Trained, settings: Mapping[str, Any], notes: 
 
 
 def _carried(net: Trained, source: Trained, x: Tensor, y: Tensor, eps: float, steps: int) -> Json:
-    moved = torch.cat([strongest(source.model, *batch, eps, steps) for batch in _batches(x, y)])
+    moved = strongest(source.model, x, y, eps, steps)
     return {
         "standing": float(_right(net.model, moved, y).double().mean()),
         "source": float(_right(source.model, moved, y).double().mean()),
@@ -144,12 +146,11 @@ def strongest(model: nn.Module, x: Tensor, y: Tensor, eps: float, steps: int) ->
 
     Attacks stop where a class is lost, just beyond the boundary of their own network; such examples carry over to few others.
     """
-    moved = x.clone()
+    network, goal = prepare(model, x, y), objective("margin")
+    moved = x
     for _ in range(steps):
-        moved.requires_grad_()
-        (gradient,) = torch.autograd.grad(margin(model(moved), y).sum(), moved)
-        step = moved.detach() + 2.5 * eps / steps * gradient.sign()
-        moved = torch.minimum(torch.maximum(step, x - eps), x + eps).clamp(0, 1)
+        _, _, gradient = network.gradient(moved, goal, y, y)
+        moved = project(ascend(moved, gradient, 2.5 * eps / steps, "linf"), x, eps, "linf")
     return moved
 
 
