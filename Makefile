@@ -1,4 +1,4 @@
-# Two commands do everything: `make run` and `make test`. Both set up .venv first, from Python 3.10 or newer and pip alone.
+# Two commands do everything: `make run` and `make test`. Both set up .venv first, from Python 3.11 or newer and pip alone.
 PYTHON ?= python3
 BIN := .venv/bin
 

@@ -116,6 +116,7 @@ def _swap(cell: Callable[[Any], str], last: str = "") -> str:
     rows = [[f"`{loss}`", *(cell(found[loss, task]) if (loss, task) in found else "" for task in tasks)] for loss in losses]
     if last:
         rows.append([last, *(f"{found['cross-entropy', task]['rate']:g}" for task in tasks)])
+        rows.append(["seeds", *(str(found["cross-entropy", task]["seeds"]) for task in tasks)])
     head = ["", *("digits" if task == "digits" else f"K = {task}" for task in tasks)]
     return table(head, rows) + f"\n\n{source(data)}"
 

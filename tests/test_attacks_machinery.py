@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import dataclass
+from itertools import count
+from typing import ClassVar
 
 import pytest
 import torch
@@ -11,7 +15,7 @@ from torch import nn
 from attack_nets import Counted, Limited, cnn, trained
 from squareloss import attacks
 
-RUN, APGD, ABREAST = (sys.modules[f"squareloss.attacks.{name}"] for name in ("_run", "apgd", "_abreast"))
+RUN, PROGRESS, APGD, ABREAST = (sys.modules[f"squareloss.attacks.{name}"] for name in ("_run", "_progress", "apgd", "_abreast"))
 
 
 # saving and resuming
@@ -121,14 +125,115 @@ def test_a_finished_file_is_read_and_a_strange_one_refused(net, points, tmp_path
         attacks.pgd(net, x, y, 0.1, steps=3, save=file)
 
 
-def test_progress_has_an_estimate(net, points, capsys):
+# progress
+
+
+def test_progress_has_an_estimate(net, points, capsys, monkeypatch):
+    clock = count()
+    monkeypatch.setattr("squareloss.attacks._progress.time.monotonic", lambda: next(clock))
     attacks.square_attack(net, *points, 0.75, norm="l2", queries=400, progress=True)
     written = capsys.readouterr().err
     assert "square 1/1 step" in written
-    assert "left" in written
+    assert re.search(r"stand, \d+ s, about \d+ (s|min) left", written)
     assert "of 60 stand" in written.splitlines()[-1]
     attacks.pgd(net, *points, 0.1, steps=2)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("waves", [1, 4])
+@pytest.mark.parametrize("warm_up", [0.0, 500.0])
+@pytest.mark.parametrize("power", [0.0, 0.3, 0.6])
+def test_the_time_left_is_about_right_however_points_break(monkeypatch, capsys, power, warm_up, waves):
+    """Of 1000 points 1000 / passes^power stand; a pass of one takes 10 ms, and the first start takes longer."""
+    clock = Clock()
+    monkeypatch.setattr("squareloss.attacks._progress.time.monotonic", lambda: clock.now)
+    monkeypatch.setattr(PROGRESS, "_duration", str)
+    short = (Falling(clock, power, 100, warm_up=warm_up), Falling(clock, power, 100, before=100))
+    stages = [RUN.Stage("short", short), RUN.Stage("long", (Falling(clock, power, 1800, before=200),))]
+    x, y = torch.full((1000, 1), 0.6), torch.zeros(1000, dtype=torch.int64)
+    options = {"progress": True} | ({} if waves == 1 else {"parity": True, "batch_size": 1000 // waves})
+    result = RUN.attack(Threshold(), x, y, 0.2, lambda classes: (stages, []), options)
+    assert result.robust_accuracy == pytest.approx(2000**-power, abs=2e-3)
+    told = [(float(now), float(left)) for now, left in re.findall(r"stand, (\S+), about (\S+) left", capsys.readouterr().err)]
+    late = [left / (clock.now - now) for now, left in told if 0.1 * clock.now <= now < clock.now]
+    assert len(late) > 100
+    assert 1 / 3 < min(late) and max(late) < 3  # if all were to stand, 12 at first for power 0.6, 40 with the warm-up
+
+
+def test_the_rate_is_that_of_late_steps_without_the_first_of_a_round(monkeypatch, capsys):
+    clock = Clock()
+    monkeypatch.setattr("squareloss.attacks._progress.time.monotonic", lambda: clock.now)
+    progress = PROGRESS.Progress(True)
+    progress.tick(1.0)
+    progress.tell("none yet", 10.0)
+    assert "left" not in capsys.readouterr().err
+    for pace in (1.0, 5.0):
+        progress.pause()
+        clock.now += 5000.0
+        for _ in range(1000):
+            progress.tick(1.0)
+            clock.now += pace
+        progress.tell("now", 10.0)
+        assert f"about {10 * pace:.0f} s left" in capsys.readouterr().err
+
+
+def test_the_passes_to_come_are_finite_and_never_negative():
+    everyone, nobody = torch.full((10,), torch.inf), torch.ones(10)
+    assert PROGRESS.to_come(everyone, 5, 5, 100) == pytest.approx(95)
+    assert PROGRESS.to_come(everyone, 0, 5, 100) == pytest.approx(100)
+    assert PROGRESS.to_come(everyone, 100, 100, 100) == 0
+    assert 0 < PROGRESS.to_come(nobody, 1, 1, 100) < 99
+    assert 0 < PROGRESS.to_come(nobody[:0], 1, 1, 100) <= 99
+    assert PROGRESS.to_come(torch.tensor([10.0, 30.0, torch.inf]), 20, 100, 100) == pytest.approx((10 + 80 + 80) / 3)
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    now = 0.0
+
+
+class Threshold(nn.Module):
+    """Class 0 above one half, class 1 below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eval()
+
+    def forward(self, x):
+        return torch.cat([x - 0.5, 0.5 - x], 1)
+
+
+@dataclass(frozen=True)
+class Falling:
+    """A round that breaks points at a known rate and takes a known time."""
+
+    clock: Clock
+    power: float
+    steps: int
+    before: int = 0  # passes, in earlier rounds
+    warm_up: float = 0.0  # seconds, in the first wave
+    attack: ClassVar[str] = "falling"
+    loss: ClassVar[str] = "none"
+    costs: ClassVar[tuple[int, int, int, int]] = (0, 0, 1, 0)
+    every: ClassVar[int] = 1
+    bar: ClassVar[float] = float("inf")
+
+    def check(self, num_classes):
+        pass
+
+    def start(self, problem, state):
+        self.clock.now += self.warm_up * bool((state["id"] == 0).any())
+        self._try(state, self.before)
+
+    def step(self, problem, state, i):
+        self.clock.now += 0.01 * len(state["id"])
+        self._try(state, self.before + i + 1)
+
+    def _try(self, state, passes):
+        lost = 617 * state["id"] % 1000 >= 1000 * max(passes, 1) ** -self.power
+        state["tried"] = torch.where(lost.unsqueeze(1), 0.45, state["x"])
+        state["margin"] = 1.0 - 2.0 * lost
 
 
 # bad input

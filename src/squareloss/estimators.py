@@ -51,7 +51,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     Arguments:
         hidden: width of each hidden layer; () for a linear model.
         loss: "simplex" (`SquareLoss()`); "one_hot" (`SquareLoss(OneHot(k=K/5, M=5))`, or k = 1 and M = K below five classes),
-            which is better for many classes, fifty or more; "cross_entropy"; "squentropy"; or an instance of a class in
+            which is better for many classes, some 200 or more; "cross_entropy"; "squentropy"; or an instance of a class in
             `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
         learning_rate: of Adam, constant.
         batch_size: samples per step.

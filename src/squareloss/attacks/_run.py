@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypedDict
 
@@ -30,7 +31,7 @@ from squareloss.attacks._common import (
     true_margin,
 )
 from squareloss.attacks._network import Network, Precision, prepare
-from squareloss.attacks._progress import Progress
+from squareloss.attacks._progress import Progress, to_come
 from squareloss.attacks._random import Draws, PerExample, Published
 from squareloss.attacks.losses import Objective
 from squareloss.attacks.results import AttackResult, Ledger
@@ -221,6 +222,7 @@ class Evaluation:
         if len(ids) == 0:
             return 1
         this, count = self._at_once(len(ids))
+        self.progress.pause()
         if self.state is None:
             self.state, self.step = self._fresh(ids), 0
             this.start(self.problem, self.state)
@@ -339,14 +341,31 @@ class Evaluation:
     def _tick(self, this: Round, count: int) -> None:
         """Progress, and a save if it is time."""
         assert self.state is not None
-        n, cost = len(self.state["id"]), sum(this.costs[2:])
-        if self.progress.show:
+        if self.progress.tick(len(self.state["id"]) * sum(this.costs[2:])):
             stage = self.stages[self.stage]
-            later = list(stage.rounds[self.round + count :]) + [r for s in self.stages[self.stage + 1 :] for r in s.rounds]
-            left = n * (cost * (this.steps - self.step) + sum(sum(r.costs[2:]) * r.steps for r in later))
             place = f"{stage.name} {self.round + 1}/{len(stage.rounds)} step {self.step}/{this.steps}"
-            self.progress.tick(n * cost, left, f"{place}: {len(self.ledger.standing())} of {len(self.x)} stand")
+            text = f"{place}: {len(self.ledger.standing())} of {len(self.x)} stand"
+            self.progress.tell(text, self._left(this, count))
         self._write_if_due()
+
+    def _left(self, this: Round, count: int) -> float:
+        """About how many passes of points are to come, if they go on breaking as they did."""
+        assert self.pool is not None
+        rounds = [r for s in self.stages for r in s.rounds]
+        costs = [sum(r.costs[2:]) for r in rounds]
+        ends = [0, *accumulate(cost * r.steps for cost, r in zip(costs, rounds, strict=True))]  # passes of a point
+        first = sum(len(s.rounds) for s in self.stages[: self.stage])
+        begin, end = ends[first], ends[first + len(self.stages[self.stage].rounds)]
+        done = ends[first + self.round + count] - sum(this.costs[2:]) * (this.steps - self.step)
+        through, wave, waiting = self.pool.tensor_split([self.wave * self.wave_size, (self.wave + 1) * self.wave_size])
+        by, step = self.ledger.tensors["by"], self.ledger.tensors["step"]
+        at = by.clamp(min=0)
+        fell = torch.where(by < 0, torch.inf, by.new_tensor(ends)[at] + by.new_tensor(costs)[at] * step)
+        known = by != -2
+        known[waiting if self.wave == 0 else self.pool[len(through) :]] = False  # only those that have come as far as any
+        seen = done if self.wave == 0 else end
+        groups = (self.ledger.standing(through), end), (self.ledger.standing(wave), done), (waiting, begin)
+        return sum(len(ids) * to_come(fell[known], since, seen, ends[-1]) for ids, since in groups if len(ids))
 
     def _settings(self) -> str:
         p = self.problem
