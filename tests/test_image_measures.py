@@ -1,14 +1,16 @@
 """What is measured of image networks, against closed forms and other people's software."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from squareloss import models
+from squareloss import metrics, models
 from squareloss.attacks import EtaScores
+from squareloss.calibrators import Temperature
 from squareloss.lab.studies.images import beyond, measures, networks, plan
 from squareloss.simplex import vertices
 
@@ -51,12 +53,31 @@ def test_each_half_is_read_by_the_temperature_of_the_other():
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(2000, 5, generator=generator) * 2
     labels = torch.distributions.Categorical(logits=outputs).sample()
-    net = networks.Trained(nn.Identity(), None, plan.make_loss({"name": "ce"}), None, {}, "")
     order = torch.randperm(2000, generator=torch.Generator().manual_seed(0))
     outputs[order[:1000]] *= 5
-    probabilities, (first, second) = measures.crossed(net, outputs, labels)
+    probabilities, fitted = measures.crossed(outputs, labels, lambda rows: Temperature().fit(outputs[rows], labels[rows]))
+    first, second = (one.state()["temperature"] for one in fitted)
     assert second / first == pytest.approx(5, rel=0.3)
     assert torch.allclose(probabilities[order[:1000]], torch.softmax(outputs[order[:1000]] / first, 1), atol=1e-5)
+
+
+def test_readings_of_eta_and_of_isotonic_regression(tmp_path, monkeypatch):
+    """Outputs 0.1 beyond the code: projected they are sure, clipped and renormalised not; isotonic knows how often they err."""
+    labels = torch.arange(400) % 4
+    seen = torch.where(torch.arange(400) % 20 < 1, (labels + 1) % 4, labels)  # one in twenty is wrong
+    loss = plan.make_loss({"name": "simplex", "radius": 4})
+    eta = torch.full((400, 4), -0.075).scatter(1, seen[:, None], 1.1).scatter(1, ((seen + 1) % 4)[:, None], 0.05)
+    eta += 1e-3 * torch.randn(eta.shape, generator=torch.Generator().manual_seed(0))
+    outputs = (eta - 0.25) * 4 / 0.75**0.5
+    monkeypatch.setattr(measures, "_outputs", lambda net: outputs)
+    data = SimpleNamespace(test=SimpleNamespace(y=labels))
+    net = networks.Trained(nn.Identity(), None, loss, data, {}, "")
+    found = measures.more_readings(net, {}, 0, measures.Notes(tmp_path, 1))["readings"]
+    assert metrics.ece(loss.probabilities(outputs), labels) == pytest.approx(0.05, abs=2e-3)
+    assert found["+renormalised"]["ece"] == pytest.approx(1 / 1.05 - 0.95, abs=1e-3)
+    assert found["+isotonic"]["ece"] < 0.02
+    soft = networks.Trained(nn.Identity(), None, plan.make_loss({"name": "ce"}), data, {}, "")
+    assert list(measures.more_readings(soft, {}, 0, measures.Notes(tmp_path, 1))["readings"]) == ["+isotonic"]
 
 
 def test_looking_at_features_leaves_a_network_in_eval_mode():

@@ -73,7 +73,7 @@ def test_the_papers_networks_can_be_built():
 def test_studies_share_cells_and_recipes_do_not():
     hashes = {name: {cell.name: cell.hash() for cell in studies.get(name).cells("paper")} for name in NAMES}
     for name in ("gaussian_noise", "reliability"):
-        assert hashes[name].items() <= hashes["table1"].items()
+        assert {pair for pair in hashes[name].items() if not pair[0].endswith("-readings")} <= hashes["table1"].items()
     assert hashes["codings"]["resnet18-cifar10-SL-clean"] == hashes["table1"]["resnet18-cifar10-SL-clean"]
     fast = {cell.hash() for cell in run.with_settings(studies.get("table1"), ["recipe=fast"]).cells("paper")}
     assert not fast & set(hashes["table1"].values())

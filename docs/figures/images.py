@@ -30,6 +30,7 @@ ATTACKS = {
     "autoattack": "AutoAttack",
     "least": "least over all",
 }
+READINGS = {"": "as trained", "+renormalised": "clipped, renormalised", "+temperature": "after a temperature"}
 LOOK = {"CE": (plots.VERMILION, "s"), "SL": (plots.BLUE, "o")}
 
 
@@ -43,7 +44,7 @@ def reliability(pair: tuple[Net, Net]) -> Figure | None:
     """A column per loss and reading."""
     tables = []
     for net in pair:
-        for reading, name in {"": "as trained", "+temperature": "after a temperature"}.items():
+        for reading, name in READINGS.items():
             if net.by_seed(f"ece{reading}"):
                 ece, accuracy = net.summary(f"ece{reading}").mean, net.summary("accuracy").mean
                 title = f"{net.loss}, {name}\nECE {ece:.4f}, accuracy {accuracy:.4f}"
@@ -53,7 +54,7 @@ def reliability(pair: tuple[Net, Net]) -> Figure | None:
 
 def bins(net: Net, reading: str) -> Reliability:
     """Means over seeds: of the counts, and of confidence and accuracy by what lies in the bin."""
-    kept = [m["readings"][reading]["reliability"] for m in net.metrics.values() if "readings" in m]
+    kept = [m["readings"][reading]["reliability"] for m in net.metrics.values() if reading in m.get("readings", {})]
     count, confidence, accuracy = (
         torch.tensor([table[key] for table in kept], dtype=torch.float64) for key in ("count", "confidence", "accuracy")
     )  # (S, B)

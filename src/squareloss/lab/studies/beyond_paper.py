@@ -20,8 +20,8 @@ STUDY = ImageStudy(
     (
         Line("resnet18", "cifar10", "CE", kinds=("beyond", "transfer"), sources=("SL",)),
         Line("resnet18", "cifar10", "SL", kinds=("beyond", "transfer"), sources=("CE",)),
-        Line("resnet18", "cifar10", "CEsmooth", kinds=(*TABLE, "beyond")),
-        Line("resnet18", "cifar10", "squentropy", kinds=(*TABLE, "beyond")),
+        Line("resnet18", "cifar10", "CEsmooth", kinds=(*TABLE, "beyond", "readings")),
+        Line("resnet18", "cifar10", "squentropy", kinds=(*TABLE, "beyond", "readings")),
     ),
     {
         "smoke": "seconds",

@@ -11,7 +11,7 @@ from squareloss.lab.report.statistics import Summary, summarise
 from squareloss.lab.report.views.paper_images import TABLE_1, Value, values
 from squareloss.lab.runs.store import Record
 
-_CELL = re.compile(r"(?P<line>.+)-(?P<kind>clean|beyond|worst|pgd|autoattack|from-[^-]+)")
+_CELL = re.compile(r"(?P<line>.+)-(?P<kind>clean|readings|beyond|worst|pgd|autoattack|from-[^-]+)")
 _EPOCHS = 200  # of the paper's recipes
 LEVELS = (2, 4, 8)  # radii of attacks in 255ths
 
@@ -50,11 +50,12 @@ class Net:
         return values().get(self.line, {}) if self.full else {}
 
     def by_seed(self, key: str) -> dict[int, float]:
-        """A measure by seed, "ece+temperature" after a temperature; shares without the dust of 1 - 0.9."""
+        """A measure by seed, "ece+temperature" by that reading of probabilities; shares without the dust of 1 - 0.9."""
         name, plus, reading = key.partition("+")
         found = {}
         for seed, metrics in self.metrics.items():
-            own = {**metrics, **metrics.get("readings", {}).get(plus + reading, {})}
+            read = metrics.get("readings", {}).get(plus + reading, {})
+            own = read if plus else {**metrics, **read}
             if isinstance(own.get(name), (int, float)):
                 found[seed] = round(float(own[name]), 9)
         return found
@@ -101,8 +102,10 @@ def nets(records: Iterable[Record]) -> list[Net]:
             continue
         source = kind.removeprefix("from-")
         metrics = {f"{k}_{source}" if kind != source and "_" in k else k: v for k, v in record.metrics.items()}
-        timings = net.metrics.get(record.seed, {}).get("timings", {}) | {kind: metrics.pop("timings", {})}
-        net.metrics.setdefault(record.seed, {}).update({**metrics, "timings": timings})
+        known = net.metrics.setdefault(record.seed, {})
+        timings = known.get("timings", {}) | {kind: metrics.pop("timings", {})}
+        readings = known.get("readings", {}) | metrics.pop("readings", {})
+        known.update({**metrics, "timings": timings, "readings": readings})
         net.seconds.setdefault(kind, {})[record.seed] = record.seconds
     for net in found.values():
         for metrics in net.metrics.values():

@@ -15,6 +15,7 @@ _LARGE = 0.55  # of that at batch 128 and more
 # of 10,000 images, at three radii where there are any: of softmax, of codings
 _MEASURES = {
     "clean": (2.0, 2.0),
+    "readings": (1.0, 1.0),
     "beyond": (2.0, 2.0),
     "transfer": (6.0, 6.0),
     "worst": (11.0, 11.0),

@@ -1,4 +1,4 @@
-"""What is measured of a trained network: accuracy with calibration and noise, PGD by loss, the worst case, AutoAttack.
+"""What is measured of a trained network: accuracy, calibration by several readings, noise, PGD by loss, worst case, AutoAttack.
 
 Each measure is a function of the network, its settings (the "measure" of the cell's spec), the seed, and notes, which keep what
 is done if the machine is taken away in the middle. Shares are of the test images, between 0 and 1.
@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from squareloss import metrics
+from squareloss import metrics, simplex
 from squareloss.attacks.autoattack import autoattack
 from squareloss.attacks.noise import gaussian_noise
 from squareloss.attacks.pgd import pgd
 from squareloss.attacks.results import AttackResult
 from squareloss.attacks.worst_case import worst_case
+from squareloss.calibrators import Isotonic, Temperature
 from squareloss.codings import Coding
 from squareloss.lab.runs.store import write_atomically
 from squareloss.lab.studies.images.networks import Trained
@@ -31,6 +32,7 @@ from squareloss.lab.studies.measure import fit_temperature
 from squareloss.lab.training.loop import outputs_of
 
 Json = dict[str, Any]
+Calibrator = Temperature | Isotonic
 _OF_SOFTMAX = ("ce", "margin", "angle", "dlr")
 _OF_CODINGS = ("softmax_probability", "log_probability", "residual", "ce", "margin", "angle", "dlr")
 
@@ -83,34 +85,48 @@ def clean(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) ->
 
 
 def _readings(net: Trained) -> Json:
-    outputs = outputs_of(net.network, net.data.test.x, preprocess=net.model.preprocess).cpu()
-    labels = net.data.test.y
-    softened, temperatures = crossed(net, outputs, labels)
+    outputs, labels = _outputs(net), net.data.test.y
+    fit = lambda rows: fit_temperature(net.loss, outputs[rows], labels[rows])[0]
+    softened, fitted = crossed(net.loss.link.scores(outputs), labels, fit)
     own = _reading(net.loss.probabilities(outputs), labels)
     if isinstance(net.loss.link, Coding):
         clipped = metrics.ece(net.loss.link.eta(outputs), labels)
         own |= {"ece_clipped": _short(float(clipped)), "outside": _short(clipped.outside)}
     return {
         "accuracy": float((net.loss.link.predict(outputs) == labels).double().mean()),
-        "temperature": sum(temperatures) / 2,
+        "temperature": sum(float(one.state()["temperature"]) for one in fitted) / 2,
         "readings": {"": own, "+temperature": _reading(softened, labels)},
     }
 
 
-def crossed(net: Trained, outputs: Tensor, labels: Tensor) -> tuple[Tensor, list[float]]:
-    """Probabilities (N, K) after a temperature, each half of the test set by the one fitted on the other half, and both.
+def more_readings(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
+    """Calibration if eta is clipped and renormalised instead of projected, and after isotonic regression."""
+    outputs, labels = _outputs(net), net.data.test.y
+    scores = net.loss.link.scores(outputs)
+    isotonic, _ = crossed(scores, labels, lambda rows: Isotonic().fit(scores[rows], labels[rows]))
+    found = {"+isotonic": _reading(isotonic, labels)}
+    if isinstance(net.loss.link, Coding):
+        found["+renormalised"] = _reading(simplex.clip(net.loss.link.eta(outputs)), labels)
+    return {"readings": found}
 
-    So training keeps all its images, and no image is read by a temperature that has seen its label.
+
+def _outputs(net: Trained) -> Tensor:
+    return outputs_of(net.network, net.data.test.x, preprocess=net.model.preprocess).cpu()
+
+
+def crossed(scores: Tensor, labels: Tensor, fit: Callable[[Tensor], Calibrator]) -> tuple[Tensor, list[Calibrator]]:
+    """Probabilities (N, K), each half of the test set by the calibrator fitted on the rows of the other half, and both.
+
+    So training keeps all its images, and no image is read by a calibrator that has seen its label.
     """
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(labels.device)
     halves = (order[: len(order) // 2], order[len(order) // 2 :])
-    scores, found = net.loss.link.scores(outputs), []
-    probabilities = torch.empty_like(scores)
+    fitted, probabilities = [], torch.empty_like(scores)
     for mine, other in (halves, halves[::-1]):
-        temperature, _ = fit_temperature(net.loss, outputs[other], labels[other])
-        probabilities[mine] = temperature.transform(scores[mine])
-        found.append(float(temperature.state()["temperature"]))
-    return probabilities, found
+        calibrator = fit(other)
+        probabilities[mine] = calibrator.transform(scores[mine])
+        fitted.append(calibrator)
+    return probabilities, fitted
 
 
 def _reading(probabilities: Tensor, labels: Tensor) -> Json:

@@ -16,7 +16,7 @@ from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 Spec = dict[str, Any]
 
 # from cheap to dear: the order in which a network is measured
-KINDS = ("clean", "beyond", "transfer", "worst", "pgd", "autoattack")
+KINDS = ("clean", "readings", "beyond", "transfer", "worst", "pgd", "autoattack")
 TABLE = ("clean", "worst", "pgd", "autoattack")  # what Table 1 needs
 NOISE = (0.1, 0.2, 0.3, 0.4)
 CLASSES = {"cifar10": 10, "cifar100": 100}
@@ -191,6 +191,8 @@ def _measures(line: Line, kind: str, size: Scale) -> dict[str, Spec]:
     attack = {"kind": kind, "levels": [max(line.levels)] if size.largest else list(line.levels), "points": size.points}
     if kind == "clean":
         return {kind: {"kind": kind, "noise": list(NOISE)}}
+    if kind == "readings":
+        return {kind: {"kind": kind}}
     if kind == "beyond":
         other = "cifar100" if line.data == "cifar10" else "cifar10"
         return {kind: {"kind": kind, "outside": size.data[other]}}

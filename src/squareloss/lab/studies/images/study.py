@@ -22,6 +22,7 @@ from squareloss.lab.training.loop import Epoch
 
 MEASURES = {
     "clean": measures.clean,
+    "readings": measures.more_readings,
     "beyond": beyond.collapse_and_outside,
     "worst": measures.adaptive,
     "pgd": measures.by_loss,
