@@ -73,7 +73,8 @@ class ImageStudy:
     def rows(self, scale: str) -> list[str]:
         """The rows of the report."""
         names = [cell.name for cell in self.cells(scale)]
-        return [row for name in names for row in ((name, f"{name}+temperature") if self.readings else (name,))]
+        twice = [name for name in names if self.readings and name.endswith("-clean")]
+        return [row for name in names for row in ((name, f"{name}+temperature") if name in twice else (name,))]
 
     def paper(self, scale: str) -> Mapping[str, Mapping[str, Sequence[float | None]]]:
         """The paper's values, by cell; only under its own recipe are they to be compared."""
