@@ -160,6 +160,18 @@ def test_the_time_left_is_about_right_however_points_break(monkeypatch, capsys, 
     assert 1 / 3 < min(late) and max(late) < 3  # if all were to stand, 12 at first for power 0.6, 40 with the warm-up
 
 
+def test_rounds_that_no_point_is_worth_take_no_time(monkeypatch, capsys):
+    clock = Clock()
+    monkeypatch.setattr("squareloss.attacks._progress.time.monotonic", lambda: clock.now)
+    monkeypatch.setattr(PROGRESS, "_duration", str)
+    rounds = (Falling(clock, 0.0, 100), Falling(clock, 0.0, 5000, before=100, bar=0.5))  # none comes below half of its margin
+    x, y = torch.full((1000, 1), 0.6), torch.zeros(1000, dtype=torch.int64)
+    RUN.attack(Threshold(), x, y, 0.2, lambda classes: ([RUN.Stage("both", rounds)], []), {"progress": True})
+    told = [(float(now), float(left)) for now, left in re.findall(r"stand, (\S+), about (\S+) left", capsys.readouterr().err)]
+    assert clock.now == pytest.approx(1000) and len(told) > 90
+    assert all(left == pytest.approx(clock.now - now, rel=0.1, abs=1) for now, left in told)
+
+
 def test_the_rate_is_that_of_late_steps_without_the_first_of_a_round(monkeypatch, capsys):
     clock = Clock()
     monkeypatch.setattr("squareloss.attacks._progress.time.monotonic", lambda: clock.now)
@@ -217,7 +229,7 @@ class Falling:
     loss: ClassVar[str] = "none"
     costs: ClassVar[tuple[int, int, int, int]] = (0, 0, 1, 0)
     every: ClassVar[int] = 1
-    bar: ClassVar[float] = float("inf")
+    bar: float = float("inf")
 
     def check(self, num_classes):
         pass

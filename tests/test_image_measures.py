@@ -11,6 +11,7 @@ from torch import nn
 from squareloss import metrics, models
 from squareloss.attacks import EtaScores
 from squareloss.calibrators import Temperature
+from squareloss.lab.data.dataset import Split
 from squareloss.lab.studies.images import beyond, measures, networks, plan
 from squareloss.simplex import vertices
 
@@ -111,6 +112,16 @@ def test_collapsed_features_have_zero_collapse_measures_and_spread_gives_nc1_in_
     assert turned["nc3"] == pytest.approx(2) and turned["nc4"] == 1  # the opposite direction, and every class wrong
     uneven = beyond.neural_collapse(means[labels] * (1 + labels[:, None]), labels, means, labels)
     assert uneven["nc2_norms"] > 0.1
+
+
+def test_no_example_carries_over_where_no_image_is_right(tmp_path):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2)).eval()
+    nn.init.zeros_(model[1].weight)
+    model[1].bias.data = torch.tensor([1.0, 0.0])
+    test = Split(torch.zeros(5, 3, 2, 2, dtype=torch.uint8), torch.ones(5, dtype=torch.int64))
+    net = networks.Trained(model, model, None, SimpleNamespace(test=test), {}, "")
+    settings = {"levels": [2, 8], "steps": 3, "points": None}
+    assert beyond.transfer(net, net, settings, measures.Notes(tmp_path, 1)) == {"points": 0, "timings": {}}
 
 
 def test_the_strongest_example_of_a_linear_model_is_a_corner_of_the_ball():

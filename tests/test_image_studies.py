@@ -14,6 +14,7 @@ from squareloss.lab import studies
 from squareloss.lab.report import write
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.views import images, paper_images
+from squareloss.lab.report.views.image_rows import nets
 from squareloss.lab.runs import Cell, Context, Job, Store, execute, expand
 from squareloss.lab.studies import run
 from squareloss.lab.studies.images import measures, networks, plan, study
@@ -116,8 +117,13 @@ def test_table1_trains_each_network_once_and_other_studies_take_its_results(tmp_
     assert auto["least_8"] <= min(auto["autoattack_8"], auto["autoattack_eta_8"])
     assert "autoattack_eta_8" not in found["resnet18-cifar10-CE-autoattack"]
     smoke("gaussian_noise", tmp_path)
-    smoke("reliability", tmp_path)
+    readings = smoke("reliability", tmp_path)
     assert len(trained) == 3
+    assert set(studies.get("reliability").rows("smoke")) == {
+        name + suffix for name, metrics in readings.items() for suffix in metrics["readings"]
+    }
+    sl = next(net for net in nets(Store(tmp_path).records()) if net.line == "resnet18-cifar10-SL")
+    assert all(sl.by_seed(f"ece{reading}") for reading in ("", "+temperature", "+isotonic", "+renormalised"))
     page = write(tmp_path, "md").read_text()
     for heading in ("Accuracy and robustness", "Gaussian noise", "Calibration", "What the paper says", "Cost", "stand-in"):
         assert heading in page

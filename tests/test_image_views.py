@@ -21,6 +21,21 @@ def net(line, full=True, **metrics):
     return image_rows.Net(line, "200 epochs, (0.01, 32)", full, metrics=seeds)
 
 
+def test_readings_of_two_cells_come_together_and_a_missing_one_is_missing():
+    ce, sl = (net(f"resnet18-cifar10-{loss}", readings=[{}, {}]) for loss in ("CE", "SL"))
+    for seed in range(2):
+        ce.metrics[seed]["readings"] = {"": {"ece": 0.03 + seed / 1000}}
+        sl.metrics[seed]["readings"] = {"": {"ece": 0.016}, "+renormalised": {"ece": 0.01}}
+    assert ce.by_seed("ece+renormalised") == {} and sl.by_seed("ece+renormalised") == {0: 0.01, 1: 0.01}
+    told = {row[1].text: (row[2].text, row[3].text) for row in image_claims.claims([ce, sl]).rows}
+    read = "ECE of SL below half of CE's, eta {}".format
+    assert told[read("projected")][0] == "0.0160 against 0.0305, 0.52 of it"
+    assert told[read("clipped and renormalised")] == ("0.0100 against 0.0305, 0.33 of it", "holds")
+    table = images.calibration([ce, sl])
+    place = table.columns.index("ECE, eta clipped and renormalised")
+    assert [row[place].text for row in table.rows if row[0].text] == ["–", "0.0100 (0.0000)"]
+
+
 def test_claims_follow_the_numbers():
     ce = net("resnet18-cifar10-CE", accuracy=[0.951, 0.952], ece=[0.03, 0.031], worst_2=[0.02, 0.021])
     attacks = {"softmax_probability": 0.2, "log_probability": 0.3, "angle": 0.25, "residual": 0.5}

@@ -50,10 +50,12 @@ def test_captured_equals_the_loop(deterministic, compiled, adversary):
     assert [e.loss for e in curve] == pytest.approx([e.loss for e in expected], rel=1e-5)
 
 
-def test_side_by_side_equals_alone(deterministic):
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_side_by_side_equals_alone(deterministic, precision):
     x, y = images()
+    recipe = dataclasses.replace(RECIPE, precision=precision)
     make = lambda: [
-        dataclasses.replace(run(loss=loss, recipe=RECIPE, seed=s), x=x, y=y)
+        dataclasses.replace(run(loss=loss, recipe=recipe, seed=s), x=x, y=y)
         for s, loss in enumerate([SquareLoss(), CrossEntropy(), SquareLoss()])
     ]
     together, alone = make(), make()
@@ -82,6 +84,12 @@ def test_resume_is_exact(deterministic, tmp_path):
     assert same_weights(whole.network, resumed.network)
 
 
+def moved(gradient):
+    """The same values, which neither begin where wide reads can nor lie side by side."""
+    held = torch.empty((*gradient.shape, 2), dtype=gradient.dtype, device=gradient.device)[..., 1]
+    return held.copy_(gradient)
+
+
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.9, False), (0.9, True), (0.0, False)])
 @pytest.mark.parametrize("captured_too", [False, True])
 def test_the_fused_step_is_that_of_torch(momentum, nesterov, captured_too):
@@ -98,6 +106,8 @@ def test_the_fused_step_is_that_of_torch(momentum, nesterov, captured_too):
         weights.update(fixed, lr)  # compiles
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
+            weights.update([1.0 * gradient for gradient in fixed], lr)  # gradients in the graph's own memory
+        with pytest.raises(RuntimeError, match="captured once"), torch.cuda.graph(torch.cuda.CUDAGraph()):
             weights.update(fixed, lr)
         for target, source in zip(network.parameters(), expected.parameters(), strict=True):
             target.data.copy_(source)
@@ -108,7 +118,7 @@ def test_the_fused_step_is_that_of_torch(momentum, nesterov, captured_too):
             gradient.copy_(torch.randn_like(gradient))
             p.grad = gradient.float()
         optimiser.step()
-        graph.replay() if captured_too else weights.update(fixed, lr)
+        graph.replay() if captured_too else weights.update([moved(gradient) for gradient in fixed], lr)
     for p, q, leaf in zip(network.parameters(), expected.parameters(), weights.leaves.values(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
         assert torch.equal(leaf, p.bfloat16())

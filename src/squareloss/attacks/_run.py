@@ -351,16 +351,18 @@ class Evaluation:
     def _left(self, this: Round, count: int) -> float:
         """About how many passes of points are to come, if they go on breaking as they did."""
         assert self.pool is not None
-        rounds = [r for s in self.stages for r in s.rounds]
-        costs = [sum(r.costs[2:]) for r in rounds]
+        rounds, standing = [r for s in self.stages for r in s.rounds], self.ledger.standing()
+        worth = {bar: len(self._worth(standing, bar)) / max(1, len(standing)) for bar in {r.bar for r in rounds}}
+        costs = [sum(r.costs[2:]) * worth[r.bar] for r in rounds]
         ends = [0, *accumulate(cost * r.steps for cost, r in zip(costs, rounds, strict=True))]  # passes of a point
         first = sum(len(s.rounds) for s in self.stages[: self.stage])
         begin, end = ends[first], ends[first + len(self.stages[self.stage].rounds)]
-        done = ends[first + self.round + count] - sum(this.costs[2:]) * (this.steps - self.step)
+        done = ends[first + self.round + count] - sum(this.costs[2:]) * worth[this.bar] * (this.steps - self.step)
         through, wave, waiting = self.pool.tensor_split([self.wave * self.wave_size, (self.wave + 1) * self.wave_size])
         by, step = self.ledger.tensors["by"], self.ledger.tensors["step"]
         at = by.clamp(min=0)
-        fell = torch.where(by < 0, torch.inf, by.new_tensor(ends)[at] + by.new_tensor(costs)[at] * step)
+        before, cost = (torch.tensor(values, dtype=torch.float64, device=by.device)[at] for values in (ends, costs))
+        fell = torch.where(by < 0, torch.inf, before + cost * step)
         known = by != -2
         known[waiting if self.wave == 0 else self.pool[len(through) :]] = False  # only those that have come as far as any
         seen = done if self.wave == 0 else end

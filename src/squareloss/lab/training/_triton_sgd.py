@@ -45,8 +45,8 @@ def _step(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     row = table + 4 * tl.program_id(0)
     gradient = tl.load(pointers + tl.load(row)).to(tl.pointer_type(tl.bfloat16))
-    gradient = tl.multiple_of(gradient, 16) + tl.load(row + 1) * GRAIN
-    start = tl.load(row + 2) * GRAIN
+    gradient = tl.multiple_of(gradient, 16) + tl.load(row + 1).to(tl.int64) * GRAIN
+    start = tl.load(row + 2).to(tl.int64) * GRAIN
     count = tl.load(row + 3)
     whole = count // GRAIN * GRAIN  # the compiler sees that it is a multiple, and reads so many entries at once
     rate = tl.load(lr)
@@ -62,7 +62,7 @@ def _step(  # type: ignore[no-untyped-def]
 class Fused:
     """SGD for tensors of these sizes, which begin at these places, multiples of `GRAIN`, of flat buffers on a GPU.
 
-    It may be captured in a CUDA graph: once, since the addresses of the gradients are then read anew with every replay.
+    It may be captured in a CUDA graph, once: every replay reads the addresses of the gradients anew, from `captured`.
     """
 
     def __init__(self, sizes: Sequence[int], starts: Sequence[int], device: torch.device) -> None:
@@ -73,20 +73,25 @@ class Fused:
         ]
         self.table = torch.tensor(rows, dtype=torch.int32, device=device)
         self.pointers = torch.zeros(len(sizes), dtype=torch.int64, device=device)
-        self.captured = torch.zeros(len(sizes), dtype=torch.int64).pin_memory()
+        self.captured: Tensor | None = None
+        self._pinned = torch.zeros(len(sizes), dtype=torch.int64).pin_memory()  # now: not while a graph is captured
 
     def __call__(
         self, flat: Tensor, moment: Tensor, copy: Tensor, gradients: Sequence[Tensor], lr: Tensor, recipe: Recipe
     ) -> None:
-        """Move `flat`, `moment` and the bfloat16 `copy` by the gradients, each (size,) in bfloat16; lr has shape ()."""
+        """Move `flat`, `moment` and the bfloat16 `copy` by the gradients, each of shape (size,); lr has shape ()."""
+        gradients = [g.to(torch.bfloat16).contiguous() for g in gradients]  # as they are, as a rule
         gradients = [g if g.data_ptr() % 16 == 0 else g.clone() for g in gradients]
         addresses = torch.tensor([g.data_ptr() for g in gradients])
-        if torch.cuda.is_current_stream_capturing():
-            self.captured.copy_(addresses)
-            self.pointers.copy_(self.captured, non_blocking=True)
-        else:
-            self.pointers.copy_(addresses)
-        _step[(len(self.table),)](
-            self.table, self.pointers, flat, moment, copy, lr, recipe.weight_decay, recipe.momentum,
-            MOMENTUM=recipe.momentum != 0, NESTEROV=recipe.nesterov, GRAIN=GRAIN, BLOCK=BLOCK,
-        )  # fmt: skip
+        with torch.cuda.device(flat.device):
+            if torch.cuda.is_current_stream_capturing():
+                if self.captured is not None:
+                    raise RuntimeError("expected to be captured once: the first graph would read the addresses of the second")
+                self.captured = self._pinned.copy_(addresses)
+                self.pointers.copy_(self.captured, non_blocking=True)
+            else:
+                self.pointers.copy_(addresses)
+            _step[(len(self.table),)](
+                self.table, self.pointers, flat, moment, copy, lr, recipe.weight_decay, recipe.momentum,
+                MOMENTUM=recipe.momentum != 0, NESTEROV=recipe.nesterov, GRAIN=GRAIN, BLOCK=BLOCK,
+            )  # fmt: skip

@@ -89,7 +89,8 @@ class _Group:
     def __init__(self, parameters: dict[str, nn.Parameter], dtype: torch.dtype) -> None:
         self.parameters = parameters
         first = next(iter(parameters.values()), torch.empty(0))
-        kernels = _triton_sgd() if first.is_cuda and dtype == torch.bfloat16 else None
+        copied = first.dtype == torch.float32 and dtype == torch.bfloat16
+        kernels = _triton_sgd() if copied and first.is_cuda else None
         sizes, grain = [p.numel() for p in parameters.values()], 1 if kernels is None else kernels.GRAIN
         *self.starts, end = itertools.accumulate((-(-size // grain) * grain for size in sizes), initial=0)
         self.flat = torch.zeros(end, dtype=first.dtype, device=first.device)

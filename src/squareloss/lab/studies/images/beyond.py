@@ -126,7 +126,7 @@ def transfer(net: Trained, source: Trained, settings: Mapping[str, Any], notes: 
     right = _right(net.model, x, y) & _right(source.model, x, y)
     x, y = x[right], y[right]
     found: Json = {"points": len(y), "timings": {}}
-    for level in settings["levels"]:
+    for level in settings["levels"] if len(y) else ():
         one = notes.once(str(level), partial(_carried, net, source, x, y, level / 255, settings["steps"]))
         found |= {f"transfer_{level}": one["standing"], f"source_{level}": one["source"]}
         found["timings"][f"{level}/255"] = one["seconds"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from squareloss.lab.report.views.image_cost import RELATIVE
 
-_EPOCH = 1.25  # of 50,000 images at batch 32
+_EPOCH = 1.22  # of 50,000 images at batch 32
 _LARGE = 0.55  # of that at batch 128 and more
 # of 10,000 images, at three radii where there are any: of softmax, of codings
 _MEASURES = {

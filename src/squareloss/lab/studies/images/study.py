@@ -10,6 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from squareloss.codings import Coding
 from squareloss.lab.report.header import Column
 from squareloss.lab.report.views.paper_images import paper_cells
 from squareloss.lab.runs import Cell, Context, Job, Result
@@ -17,7 +18,7 @@ from squareloss.lab.studies.images import beyond, measures
 from squareloss.lab.studies.images.costs import trained_part
 from squareloss.lab.studies.images.measures import Notes
 from squareloss.lab.studies.images.networks import OnEpoch, Shelf, Trained, Wanted, exists, forget, train, wanted
-from squareloss.lab.studies.images.plan import KINDS, SCALES, Line, cells_of
+from squareloss.lab.studies.images.plan import KINDS, SCALES, Line, cells_of, make_loss
 from squareloss.lab.training.loop import Epoch
 
 MEASURES = {
@@ -72,9 +73,15 @@ class ImageStudy:
 
     def rows(self, scale: str) -> list[str]:
         """The rows of the report."""
-        names = [cell.name for cell in self.cells(scale)]
-        twice = [name for name in names if self.readings and name.endswith("-clean")]
-        return [row for name in names for row in ((name, f"{name}+temperature") if name in twice else (name,))]
+        return [row for cell in self.cells(scale) for row in self._rows(cell)]
+
+    def _rows(self, cell: Cell) -> tuple[str, ...]:
+        """One, or one for each reading of probabilities that the cell has."""
+        kind = cell.spec["measure"]["kind"]
+        if kind == "readings":
+            coded = isinstance(make_loss(cell.spec["loss"]).link, Coding)
+            return (f"{cell.name}+isotonic", *([f"{cell.name}+renormalised"] if coded else []))
+        return (cell.name, f"{cell.name}+temperature") if kind == "clean" and self.readings else (cell.name,)
 
     def paper(self, scale: str) -> Mapping[str, Mapping[str, Sequence[float | None]]]:
         """The paper's values, by cell; only under its own recipe are they to be compared."""
