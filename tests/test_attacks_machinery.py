@@ -106,6 +106,7 @@ def test_only_rounds_that_differ_in_class_and_start_run_at_once():
     made = lambda **changes: APGD.APGDRound(attacks.losses.objective("ce"), 10, **changes)
     assert ABREAST.abreast([made(), made(rank=1), made(restart=1)]).costs == (3, 3, 3, 3)
     assert ABREAST.abreast([made(), made(rank=1), made(rho=0.5)]) is None
+    assert ABREAST.abreast([made(bar=0.5), made(rank=1, bar=0.5)]) is None  # who is worth the second is known after the first
     shrinking = sys.modules["squareloss.attacks.shrinking"].ShrinkRound(attacks.losses.objective("margin"), 10)
     assert ABREAST.abreast([shrinking, shrinking]) is None
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from squareloss.attacks._run import Problem, Round, State
+from squareloss.attacks._rounds import Problem, Round, State
 
 _LANE = "lane."  # begins the names of their tensors in the state
 
@@ -18,10 +17,11 @@ _LANE = "lane."  # begins the names of their tensors in the state
 def abreast(rounds: Sequence[Round]) -> Abreast | None:
     """All of them as one, if they differ only in the class they aim at and the start, and their class says `lanes`.
 
-    It may if its steps read nothing of those two but what is in the state.
+    It may if its steps read nothing of those two but what is in the state. With a bar, who takes part in a round hangs on the
+    rounds before it: then one after the other.
     """
     first, *others = rounds
-    if not getattr(first, "lanes", False):
+    if not getattr(first, "lanes", False) or first.bar != torch.inf:
         return None
     alike = all(type(other) is type(first) and _rest(other) == _rest(first) for other in others)
     return Abreast(tuple(rounds)) if alike else None

@@ -8,11 +8,9 @@ network; a point is broken only when the model itself, in float32, errs on an ex
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +18,6 @@ from torch import Tensor, nn
 from squareloss.attacks import _save
 from squareloss.attacks._abreast import abreast, lanes
 from squareloss.attacks._common import (
-    Norm,
     batches,
     check_inputs,
     column,
@@ -30,120 +27,16 @@ from squareloss.attacks._common import (
     relative_margin,
     true_margin,
 )
-from squareloss.attacks._network import Network, Precision, prepare
+from squareloss.attacks._network import prepare
 from squareloss.attacks._progress import Progress, to_come
-from squareloss.attacks._random import Draws, PerExample, Published
-from squareloss.attacks.losses import Objective
+from squareloss.attacks._random import PerExample, Published
+from squareloss.attacks._rounds import Options, Plan, Problem, Round, Stage, State
 from squareloss.attacks.results import AttackResult, Ledger
-
-State = dict[str, Tensor]  # every tensor has one row per point still attacked
 
 SAVE_SECONDS = 20.0  # between saves
 _ROUNDING = 1e-3  # of the largest score: float32 scores of a point differ by less between batches, whatever the algorithms
 _PASS = 256  # points times rounds that run at once
 _WAVE_BYTES = 1 << 28  # of one image-shaped tensor: larger evaluations run in waves
-
-
-class Options(TypedDict, total=False):
-    """The keywords of every attack.
-
-    norm: of the perturbation, "linf" (the default) or "l2".
-    seed: of everything random. Default 0.
-    batch_size: points per pass of the network. Default on CUDA by their size, 1024 images of CIFAR; 250 elsewhere.
-    precision: of the search, "float32" or "bfloat16"; float32 decides. Default "bfloat16" on CUDA, "float32" elsewhere.
-    parity: follow the published AutoAttack code: its random numbers, seeded per attack and batch, and a plain network. Slower.
-    progress: show a line with an estimate on stderr. Default False.
-    save: a file to save to, and to resume from if it is there.
-    """
-
-    norm: str
-    seed: int
-    batch_size: int | None
-    precision: Precision | None
-    parity: bool
-    progress: bool
-    save: str | Path | None
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What a round gets to see: the network, the ball, and where random numbers come from."""
-
-    network: Network
-    eps: float
-    norm: Norm
-    draws: Draws
-
-
-class Round(Protocol):
-    """One try. A frozen dataclass; what changes is in the state.
-
-    `start` gets a state with x (n, ...), y (n,), id (n,), and order (n, K), the classes by rising clean score; it and every
-    `step` leave in it `tried` (n, ...), the examples just tried, and `margin` (n,), zero or less where the class is lost: their
-    `relative_margin`, which the bars of later rounds are held against; where no round has a bar, anything of that sign. They
-    may keep `hit` (n,), the step of the first loss, and `skipped` (n,), the forwards they did without.
-    """
-
-    @property
-    def attack(self) -> str:
-        """The name of the attack."""
-
-    @property
-    def loss(self) -> str:
-        """The name of its loss."""
-
-    @property
-    def steps(self) -> int:
-        """How many."""
-
-    @property
-    def costs(self) -> tuple[int, int, int, int]:
-        """Forwards and backwards of the start, and of a step."""
-
-    @property
-    def every(self) -> int:
-        """On CUDA, how many steps may pass between looks at the margin."""
-
-    @property
-    def bar(self) -> float:
-        """Only for points whose margin has been below this share of the clean one; infinite for all points."""
-
-    def check(self, num_classes: int) -> None:
-        """Raise if it can't be run."""
-
-    def start(self, problem: Problem, state: State) -> None:
-        """Make the starting points and try them."""
-
-    def step(self, problem: Problem, state: State, i: int) -> None:
-        """Step i of `steps`, from 0."""
-
-
-class Climbing:
-    """What rounds that climb a loss share: its name, its check, and, unless they say otherwise, one gradient a step."""
-
-    goal: Objective
-    every: ClassVar[int] = 1
-    costs: ClassVar[tuple[int, int, int, int]] = (1, 1, 1, 1)
-
-    @property
-    def loss(self) -> str:
-        """The name of the loss."""
-        return self.goal.name
-
-    def check(self, num_classes: int) -> None:
-        """Raise if the loss can't be used with so few classes."""
-        self.goal.check(num_classes)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Rounds that belong together; in parity mode the random numbers start anew with each stage and batch."""
-
-    name: str
-    rounds: tuple[Round, ...]
-
-
-Plan = Callable[[int], tuple[list[Stage], list[str]]]  # from the number of classes: the stages, and what there is to note
 
 
 def attack(model: nn.Module, x: Tensor, y: Tensor, eps: float, plan: Plan, options: Options) -> AttackResult:

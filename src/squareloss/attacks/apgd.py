@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss.attacks._common import ascend, column, project, relative_margin
-from squareloss.attacks._run import Climbing, Options, Problem, Stage, State, attack
+from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State
+from squareloss.attacks._run import attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.pgd import aims, on_sphere, set_target
 from squareloss.attacks.results import AttackResult

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from squareloss.attacks._run import Options, Round, Stage, attack
+from squareloss.attacks._rounds import Options, Round, Stage
+from squareloss.attacks._run import attack
 from squareloss.attacks.apgd import APGDRound
 from squareloss.attacks.fab import FABRound
 from squareloss.attacks.losses import objective

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss.attacks._network import Prepared
-from squareloss.attacks._run import Options
+from squareloss.attacks._rounds import Options
 from squareloss.attacks.apgd import apgd, apgd_targeted
 from squareloss.attacks.autoattack import autoattack
 from squareloss.attacks.fab import fab_targeted

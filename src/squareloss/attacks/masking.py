@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from squareloss.attacks._common import Norm, check_inputs, norm_name
 from squareloss.attacks._network import Network, Prepared, prepare
-from squareloss.attacks._run import Options
+from squareloss.attacks._rounds import Options
 from squareloss.attacks.apgd import apgd
 from squareloss.attacks.losses import objective
 from squareloss.attacks.square_attack import square_attack

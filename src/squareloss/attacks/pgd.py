@@ -11,7 +11,8 @@ from typing_extensions import Unpack
 
 from squareloss.attacks._common import Norm, ascend, column, distance, normalise, project, relative_margin
 from squareloss.attacks._random import Draws
-from squareloss.attacks._run import Climbing, Options, Problem, Stage, State, attack
+from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State
+from squareloss.attacks._run import attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.results import AttackResult
 from squareloss.codings import Coding

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from squareloss.attacks._common import ascend, column, inside, project, relative_margin
-from squareloss.attacks._run import Climbing, Problem, State
+from squareloss.attacks._rounds import Climbing, Problem, State
 from squareloss.attacks.losses import Objective
 from squareloss.attacks.pgd import in_ball, set_target
 

@@ -12,7 +12,8 @@ from typing_extensions import Unpack
 
 from squareloss.attacks._common import column, distance, true_margin
 from squareloss.attacks._random import Published
-from squareloss.attacks._run import Options, Problem, Stage, State, attack
+from squareloss.attacks._rounds import Options, Problem, Stage, State
+from squareloss.attacks._run import attack
 from squareloss.attacks.results import AttackResult
 
 _BLOCK = 64  # steps whose random draws are made at once

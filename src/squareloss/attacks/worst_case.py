@@ -13,7 +13,8 @@ from typing_extensions import Unpack
 
 from squareloss.attacks._common import check_inputs, norm_name, relative_lead, relative_margin
 from squareloss.attacks._network import Network, prepare
-from squareloss.attacks._run import Climbing, Options, Problem, Stage, State, attack
+from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State
+from squareloss.attacks._run import attack
 from squareloss.attacks._save import fingerprint
 from squareloss.attacks.apgd import APGDRound
 from squareloss.attacks.losses import Objective, ce, objective

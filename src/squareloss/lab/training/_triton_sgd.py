@@ -62,7 +62,7 @@ def _step(  # type: ignore[no-untyped-def]
 class Fused:
     """SGD for tensors of these sizes, which begin at these places, multiples of `GRAIN`, of flat buffers on a GPU.
 
-    It may be captured in a CUDA graph, once: every replay reads the addresses of the gradients anew, from `captured`.
+    It may be captured in a CUDA graph, once: every replay reads the addresses of the gradients anew, from pinned memory.
     """
 
     def __init__(self, sizes: Sequence[int], starts: Sequence[int], device: torch.device) -> None:
@@ -73,8 +73,8 @@ class Fused:
         ]
         self.table = torch.tensor(rows, dtype=torch.int32, device=device)
         self.pointers = torch.zeros(len(sizes), dtype=torch.int64, device=device)
-        self.captured: Tensor | None = None
-        self._pinned = torch.zeros(len(sizes), dtype=torch.int64).pin_memory()  # now: not while a graph is captured
+        self.pinned = torch.zeros(len(sizes), dtype=torch.int64).pin_memory()  # now: not while a graph is captured
+        self.captured = False
 
     def __call__(
         self, flat: Tensor, moment: Tensor, copy: Tensor, gradients: Sequence[Tensor], lr: Tensor, recipe: Recipe
@@ -85,10 +85,10 @@ class Fused:
         addresses = torch.tensor([g.data_ptr() for g in gradients])
         with torch.cuda.device(flat.device):
             if torch.cuda.is_current_stream_capturing():
-                if self.captured is not None:
+                if self.captured:
                     raise RuntimeError("expected to be captured once: the first graph would read the addresses of the second")
-                self.captured = self._pinned.copy_(addresses)
-                self.pointers.copy_(self.captured, non_blocking=True)
+                self.captured = True
+                self.pointers.copy_(self.pinned.copy_(addresses), non_blocking=True)
             else:
                 self.pointers.copy_(addresses)
             _step[(len(self.table),)](
