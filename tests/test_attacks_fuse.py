@@ -63,6 +63,12 @@ def test_residual_networks_are_joined_throughout(name, joined, ends):
         assert [type(m.layer) for m in fused.modules() if isinstance(m, Float32)] == [ConvReLU, nn.Linear]
 
 
+def test_norms_that_stay_do_not_hide_the_rest():
+    torch.manual_seed(0)
+    network = trained_like(build({"name": "wide_resnet", "outputs": 5, "depth": 16, "widen": 2}))
+    check(fold_batch_norm(network, X), ConvReLU=7, Thinned=2)
+
+
 class Functional(nn.Module):
     """One convolution after another; `join` says what follows the second one."""
 

@@ -46,6 +46,16 @@ def test_batch_norm_is_folded_into_residual_networks(name):
     assert not any(p.requires_grad for p in folded.parameters())
 
 
+@pytest.mark.parametrize(("widen", "left"), [(2, 6), (1, 7)])  # with 1, the first block adds what its norm is fed with
+def test_norms_that_can_be_folded_are_where_others_can_not(widen, left):
+    model = shaken(build({"name": "wide_resnet", "outputs": 10, "depth": 16, "widen": widen}))
+    x = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    folded = attacks.fold_batch_norm(model, x[:2])
+    assert (count(folded), count(model)) == (left, 13)
+    with torch.no_grad():
+        torch.testing.assert_close(folded(x), model(x), rtol=1e-3, atol=1e-3)
+
+
 class Cast(nn.Module):
     """Weights of another precision, scores in float32."""
 

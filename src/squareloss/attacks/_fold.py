@@ -1,20 +1,20 @@
 """A faster copy of a network: weights frozen, batch norm folded into the layer before it, ends kept in float32.
 
 Pairs are found by running the network once and watching who feeds whom, so any module works whose layers run once per call. The
-copy is compared with the original; if it differs, it is not used.
+copy is compared with the original; a fold that changes the scores is not used.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _WEIGHTED = (*_CONVOLUTIONS, nn.Linear)
 
@@ -55,19 +55,18 @@ def fold_batch_norm(model: nn.Module, x: Tensor) -> nn.Module:
         model: in eval mode; it is not changed.
         x: a few inputs (n, ...), to see which layer feeds which and to compare the scores before and after.
     """
-    twin = frozen_copy(model)
-    if twin is None:
+    plain = frozen_copy(model)
+    if plain is None:
         return model
-    plain = frozen_copy(model) or model
-    pairs = _pairs(twin, x)
-    if not pairs:
-        return plain
-    for layer, norm in pairs:
-        fused = fuse_linear_bn_eval(layer, norm) if isinstance(layer, nn.Linear) else fuse_conv_bn_eval(layer, norm)
-        _replace(twin, layer, fused)
-        _replace(twin, norm, nn.Identity())
-    twin.eval().requires_grad_(False)
-    return twin if _agree(twin, plain, x) else plain
+    pairs = _pairs(plain, x)
+    twin = _folded(plain, pairs)
+    if pairs and not _agree(twin, plain, x):  # some layer feeds another too: keep the pairs that are right by themselves
+        pairs = [pair for pair in pairs if _agree(_folded(plain, [pair]), plain, x)]
+        twin = _folded(plain, pairs)
+        if not pairs or not _agree(twin, plain, x):
+            warnings.warn("batch norm could not be folded: the folded copy gives other scores; going on without", stacklevel=3)
+            return plain
+    return twin
 
 
 def keep_ends(model: nn.Module, x: Tensor) -> nn.Module:
@@ -90,8 +89,8 @@ def lower(model: nn.Module) -> nn.Module:
     return model
 
 
-def _pairs(model: nn.Module, x: Tensor) -> list[tuple[Any, Any]]:
-    """(layer, batch norm) where the norm's input is the layer's output, each running once per call."""
+def _pairs(model: nn.Module, x: Tensor) -> list[tuple[str, str]]:
+    """Names of (layer, batch norm) where the norm's input is the layer's output, each running once per call."""
     made: dict[int, nn.Module] = {}  # id of an output -> its layer
     kept: list[Tensor] = []  # outputs stay alive, so that ids stay theirs
     calls: dict[nn.Module, int] = {}
@@ -105,9 +104,21 @@ def _pairs(model: nn.Module, x: Tensor) -> list[tuple[Any, Any]]:
         elif inputs and id(inputs[0]) in made and _foldable(made[id(inputs[0])], module):
             pairs.append((made[id(inputs[0])], module))
 
-    hooks = [m.register_forward_hook(watch) for m in model.modules() if isinstance(m, (*_WEIGHTED, *_NORMS))]
+    hooks = [m.register_forward_hook(watch) for m in model.modules() if isinstance(m, (*_WEIGHTED, *NORMS))]
     _run(model, x, hooks)
-    return [(a, b) for a, b in pairs if calls[a] == calls[b] == 1]
+    names = {module: name for name, module in model.named_modules()}
+    return [(names[a], names[b]) for a, b in pairs if calls[a] == calls[b] == 1]
+
+
+def _folded(model: nn.Module, pairs: list[tuple[str, str]]) -> nn.Module:
+    """A frozen copy in which these pairs are one layer each."""
+    twin = copy.deepcopy(model)
+    for names in pairs:
+        layer, norm = (cast(Any, twin.get_submodule(name)) for name in names)
+        fused = fuse_linear_bn_eval(layer, norm) if isinstance(layer, nn.Linear) else fuse_conv_bn_eval(layer, norm)
+        _replace(twin, layer, fused)
+        _replace(twin, norm, nn.Identity())
+    return twin.eval().requires_grad_(False)
 
 
 def _foldable(layer: nn.Module, norm: Any) -> bool:
@@ -141,7 +152,4 @@ def _agree(a: nn.Module, b: nn.Module, x: Tensor) -> bool:
     with torch.no_grad():
         first, second = a(x), b(x)
     size = second.abs().amax().clamp_min(1e-6)
-    close = bool(((first - second).abs().amax() / size) < 1e-3)
-    if not close:
-        warnings.warn("batch norm could not be folded: the folded copy gives other scores; going on without", stacklevel=4)
-    return close
+    return bool(((first - second).abs().amax() / size) < 1e-3)

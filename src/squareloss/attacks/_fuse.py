@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from squareloss.attacks._fold import Float32
+from squareloss.attacks._fold import NORMS, Float32
 
 _RELUS = {torch.relu, torch.relu_, F.relu, F.relu_, "relu", "relu_"}
 _SUMS = {operator.add, operator.iadd, torch.add, "add", "add_"}
@@ -147,14 +147,14 @@ class _Value(fx.Proxy):
 
 
 class _Tracer(fx.Tracer):
-    """Looks not into layers with hooks, which stay as they are; raises at a context that changes how things are computed."""
+    """Looks not into batch norms and layers with hooks, which stay as they are; raises at a context that changes results."""
 
     def __init__(self) -> None:
         super().__init__()
         self.modes = _modes()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Float32) or _hooked(m) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, (Float32, *NORMS)) or _hooked(m) or super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Value(node, self)
