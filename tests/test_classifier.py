@@ -124,6 +124,7 @@ def test_round_trip_of_a_built_in_network(link, tmp_path):
     assert torch.equal(loaded(x), classifier(x))
     assert torch.equal(loaded.probabilities(x), classifier.probabilities(x))
     assert sorted(os.listdir(tmp_path / "new" / "folder")) == ["classifier.json", "weights.safetensors"]
+    assert len({path.stat().st_mode for path in (tmp_path / "new" / "folder").iterdir()}) == 1  # both as the umask says
 
 
 def test_round_trip_of_a_strangers_network_with_tied_weights(tmp_path):

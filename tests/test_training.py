@@ -13,7 +13,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from squareloss import CrossEntropy, Simplex, SquareLoss
+from squareloss import CrossEntropy, Simplex, SquareLoss, Standardize
 from squareloss.lab.training import captured, loop
 from squareloss.lab.training.adversarial import frozen_statistics, perturb, start_keys, uniform
 from squareloss.lab.training.batches import PAD, Batches
@@ -184,6 +184,46 @@ def test_dropout_resumes_exactly(tmp_path):
     loop.train(whole)
     loop.train(resumed)
     assert same_weights(whole.network, resumed.network)
+
+
+def linear(width=5, after=nn.ReLU):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, width), after(), nn.Linear(width, 3))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"network": linear(6)},
+        {"network": linear(after=nn.Sigmoid)},
+        {"loss": SquareLoss(weight=torch.tensor([1.0, 2.0, 4.0]))},
+        {"loss": SquareLoss(weight=torch.tensor([1.0, 2.0, 3.0]), ignore_index=0)},
+        {"recipe": dataclasses.replace(SMALL, lr=0.04)},
+        {"seed": 1},
+        {"preprocess": Standardize([0.0] * 3, [2.0] * 3)},
+        {"y": 2 - images()[1]},
+        {"x": 255 - images()[0]},
+    ],
+    ids=["width", "layer", "weight", "ignore_index", "recipe", "seed", "preprocess", "labels", "samples"],
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, other):
+    path = tmp_path / "run.safetensors"
+    same = {"network": linear(), "loss": SquareLoss(weight=torch.tensor([1.0, 2.0, 3.0])), "recipe": SMALL, "path": path}
+    first = run(preprocess=Standardize([0.0] * 3, [1.0] * 3), **same)
+    loop.train(first)
+    again = dataclasses.replace(first, network=linear())
+    assert len(loop.train(again)) == 2
+    assert same_weights(first.network, again.network)
+    with pytest.raises(ValueError, match="the network, loss, recipe, seed or data differ"):
+        loop.train(dataclasses.replace(first, **{"network": linear(), **other}))
+
+
+def test_checkpoints_can_be_read_by_whom_the_umask_lets(tmp_path):
+    path, plain = tmp_path / "run.safetensors", tmp_path / "plain"
+    loop.train(run(path=path))
+    plain.touch()
+    assert path.stat().st_mode == plain.stat().st_mode
 
 
 def test_bad_checkpoints_and_bad_input(tmp_path):

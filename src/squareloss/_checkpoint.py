@@ -19,17 +19,17 @@ _SHOWN = 5  # tensor names per line of an error
 
 
 def write(directory: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write both files, or neither: they are made in a scratch folder beside their place and moved there at the end.
+    """Write both files: they are made in a scratch folder beside their place and moved there at the end.
 
-    Config gets the digest of the weights, so that files of two different saves can't be read as one.
+    Config gets the digest of the weights, so that files of two saves, should it end between the two moves, are not read as one.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     unique, shared = _unshare(tensors)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=directory) as scratch:
         weights, description = Path(scratch, WEIGHTS), Path(scratch, CONFIG)
-        save_file(unique, weights)
+        weights.write_bytes(save(unique))
         config = {"format": FORMAT, **config, "weights": {"sha256": _digest(weights), "shared": shared}}
         description.write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(weights, directory / WEIGHTS)

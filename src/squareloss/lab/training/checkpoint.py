@@ -5,24 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialise
 from torch import Tensor
-
-from squareloss.lab.training.recipes import Recipe
 
 FORMAT = 1
 
 
-def fingerprint(spec: dict[str, Any] | str, loss: str, recipe: Recipe, seed: int) -> str:
-    """A hash of everything that must be the same for a run to go on from a checkpoint."""
-    text = json.dumps([spec, loss, asdict(recipe), seed], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def fingerprint(facts: list[Any], tensors: Iterable[Tensor]) -> str:
+    """A hash of what must be the same for a run to go on from a checkpoint: facts for JSON, and values."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
+    for tensor in tensors:
+        digest.update(str((tensor.dtype, tuple(tensor.shape))).encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -30,11 +31,8 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        save_file(
-            {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-            temporary,
-            metadata={"facts": json.dumps({"format": FORMAT, **facts})},
-        )
+        contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        temporary.write_bytes(serialise(contiguous, {"facts": json.dumps({"format": FORMAT, **facts})}))
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -51,7 +49,7 @@ def load(path: Path, expected: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if facts["fingerprint"] != expected:
         raise ValueError(
             f"expected a checkpoint of this run in {path}, got one of {facts['run']}; "
-            "the network, loss, recipe or seed differ: use another folder, or delete the file to start anew"
+            "the network, loss, recipe, seed or data differ: use another folder, or delete the file to start anew"
         )
     return tensors, facts
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,14 @@ class Run:
         recipe = self.recipe
         return Batches(self.x, self.y, batch_size=recipe.batch_size, seed=self.seed, augment=recipe.augment, device=device)
 
+    @cached_property
     def fingerprint(self) -> str:
         """Of everything that must agree for this run to go on from a checkpoint."""
-        spec = getattr(self.network, "spec", type(self.network).__name__)
-        return checkpoint.fingerprint(spec, str(self.loss), self.recipe, self.seed)
+        spec = getattr(self.network, "spec", str(self.network))
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.network.state_dict().items()}
+        others = [str(self.loss), self.loss.ignore_index, str(self.preprocess), asdict(self.recipe), self.seed]
+        tensors = [self.x, self.y, *self.loss.buffers(), *self.preprocess.state_dict().values()]
+        return checkpoint.fingerprint([spec, shapes, *others], tensors)
 
     def describe(self) -> str:
         """The run in words, for messages."""
@@ -201,14 +206,14 @@ def save_state(run: Run, optimiser: torch.optim.Optimizer, state: State) -> None
     if next(run.network.parameters()).is_cuda:
         tensors["rng.cuda"] = torch.cuda.get_rng_state()
     facts = {"epoch": state.epoch, "step": state.step, "seconds": state.seconds, "curve": [asdict(e) for e in state.curve]}
-    checkpoint.save(run.path, tensors, {**facts, "fingerprint": run.fingerprint(), "run": run.describe()})
+    checkpoint.save(run.path, tensors, {**facts, "fingerprint": run.fingerprint, "run": run.describe()})
 
 
 def load_state(run: Run, optimiser: torch.optim.Optimizer) -> State:
     """Put network, optimiser and generators back as the run's checkpoint has them; a fresh state if there is none."""
     if run.path is None or not run.path.exists():
         return State()
-    tensors, facts = checkpoint.load(run.path, run.fingerprint())
+    tensors, facts = checkpoint.load(run.path, run.fingerprint)
     run.network.load_state_dict({name[8:]: value for name, value in tensors.items() if name.startswith("network.")})
     checkpoint.restore_optimiser(optimiser, tensors)
     torch.set_rng_state(tensors["rng.cpu"])

@@ -126,7 +126,7 @@ def train(networks: Sequence[Wanted], context: Context, on_epoch: Callable[[Want
 def load(one: Wanted, context: Context) -> Trained:
     """A network that was trained, on the device."""
     run = _run(one, context, None)
-    tensors, facts = checkpoint.load(_path(one, context), run.fingerprint())
+    tensors, facts = checkpoint.load(_path(one, context), run.fingerprint)
     run.network.load_state_dict(tensors)
     network = run.network.to(context.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     model = Classifier(network, run.loss.link, run.preprocess).to(context.device).eval()
@@ -170,7 +170,7 @@ def _keep(one: Wanted, run: Run, outcome: list[Epoch] | Diverged, how: dict[str,
     ):
         lost = {"epoch": len(curve), "step": 0, "lr": curve[-1].lr}  # in training by the batch's statistics, but not beyond it
     facts = {
-        "fingerprint": run.fingerprint(),
+        "fingerprint": run.fingerprint,
         "run": run.describe(),
         "curve": [asdict(row) for row in curve],
         "seconds": curve[-1].seconds / how["side_by_side"] if curve else 0.0,
