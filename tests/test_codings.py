@@ -230,6 +230,14 @@ def test_numbers_must_be_positive(make, name, value):
         make("3")
 
 
+@pytest.mark.parametrize("link", [Simplex(), Simplex(reduced=True), OneHot(), OneHot(2.0, 3.0), Softmax()], ids=str)
+def test_classes_are_not_outputs(link):
+    reads = [link.probabilities, link.predict, *([link.eta] if isinstance(link, Coding) else [])]
+    for read in reads:
+        with pytest.raises(TypeError, match=r"floating-point outputs, got torch.int32; pass the network"):
+            read(torch.ones(3, 3, dtype=torch.int32))
+
+
 @pytest.mark.parametrize("coding", [Simplex(), OneHot()])
 def test_bad_input_says_what_was_expected(coding):
     for read in (coding.scores, coding.eta, coding.probabilities, coding.predict):

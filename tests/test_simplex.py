@@ -203,7 +203,7 @@ def test_bad_input_says_what_was_expected():
     p = torch.full((2, 3), 1 / 3)
     with pytest.raises(ValueError, match=r"expected num_classes >= 2, got 1"):
         simplex.vertices(1)
-    with pytest.raises(TypeError, match=r"expected floating-point values, got torch.int64; convert them with .float\(\)"):
+    with pytest.raises(TypeError, match="expected floating-point outputs, got torch.int64"):
         simplex.project(torch.tensor([1, 2]))
     with pytest.raises(TypeError, match="expected floating-point"):
         simplex.clip(torch.tensor([1, 2]))

@@ -33,9 +33,13 @@ def gamma(value: float) -> None:
         raise ValueError(f"expected gamma >= 0 and finite, got {value}")
 
 
-def outputs(f: Tensor, num_classes: int) -> None:
+def floating(f: Tensor) -> None:
     if not f.is_floating_point():
         raise TypeError(f"expected floating-point outputs, got {f.dtype}; pass the network's outputs, not classes")
+
+
+def outputs(f: Tensor, num_classes: int) -> None:
+    floating(f)
     if num_classes < 2:
         raise ValueError(
             f"expected two outputs or more on the class axis, got outputs of shape {tuple(f.shape)}; "

@@ -23,12 +23,16 @@ def class_dim(outputs: Tensor) -> int:
         )
     if outputs.ndim == 0:
         raise ValueError("expected outputs of shape (K,), (N, K) or (N, K, d1, ...), got a scalar; add a class axis")
+    _checks.floating(outputs)
     return 0 if outputs.ndim == 1 else 1
 
 
 def wide(values: Tensor) -> Tensor:
     """Half precisions as float32; float32 and float64 as they are."""
-    return values if values.dtype in (torch.float32, torch.float64) else values.float()
+    if values.dtype in (torch.float32, torch.float64):
+        return values
+    _checks.floating(values)
+    return values.float()
 
 
 def vertices(num_classes: int, radius: float = 1.0, *, reduced: bool = False, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -86,7 +90,6 @@ def project(eta: Tensor) -> Tensor:
     computed in float32 and returned in their own dtype. A NaN makes its whole row NaN.
     """
     dim = class_dim(eta)
-    _check_floating(eta)
     lowered = wide(eta)
     lowered = lowered - lowered.detach().amax(dim, keepdim=True)  # measured from the largest, no offset costs accuracy
     with torch.no_grad():
@@ -103,7 +106,6 @@ def project(eta: Tensor) -> Tensor:
 def clip(eta: Tensor) -> Tensor:
     """Clip to [0, 1] and renormalise along the class axis; rows with nothing left become uniform, NaN stays NaN."""
     dim = class_dim(eta)
-    _check_floating(eta)
     clipped = eta.clamp(0, 1)
     total = clipped.sum(dim, keepdim=True)
     empty = total == 0
@@ -130,8 +132,3 @@ def undo_smoothing(eta: Tensor, label_smoothing: float) -> Tensor:
 def _along(dim: int, ndim: int) -> list[int]:
     """The shape in which a vector lies along one axis."""
     return [-1 if axis == dim else 1 for axis in range(ndim)]
-
-
-def _check_floating(eta: Tensor) -> None:
-    if not eta.is_floating_point():
-        raise TypeError(f"expected floating-point values, got {eta.dtype}; convert them with .float()")
