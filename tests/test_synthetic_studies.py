@@ -209,3 +209,22 @@ def test_smoke(name, device, tmp_path):
     assert wanted[name] <= drawn
     for kind in ("html", "md", "tex"):
         assert write(tmp_path, kind).stat().st_size > 2000
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_networks_that_diverge_are_said_to(name, tmp_path):
+    study = with_settings(STUDIES[name], ["lr=1e9"])
+    store = Store(tmp_path)
+    header_of(study, "smoke", range(1)).write(store)
+    execute(study, "smoke", range(1), store)
+    mine = [r for r in store.records(name) if (r.spec["loss"], r.spec["lr"]) == ("SL", 1e9)]
+    assert {r.status for r in mine} == {"diverged"}
+    page = write(tmp_path, "md").read_text()
+    assert "diverged" in page and " nan" not in page
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("lr", ["nan", "inf", "0", "-1"])
+def test_learning_rates_that_can_not_be_are_refused(name, lr):
+    with pytest.raises(ValueError, match="expected lr > 0 and finite"):
+        with_settings(STUDIES[name], [f"lr={lr}"])

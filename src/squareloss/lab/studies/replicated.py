@@ -17,7 +17,7 @@ from torch import Tensor
 
 from squareloss.lab.data.replications import Split, network_seed
 from squareloss.lab.data.synthetic import Sample
-from squareloss.lab.runs import Context, Job
+from squareloss.lab.runs import Context, Job, Result
 from squareloss.lab.studies.one_output import LOSSES, blended
 from squareloss.lab.training import stacked
 from squareloss.lab.training.stacked import Stack, forward
@@ -66,6 +66,14 @@ class Trained:
         """One network as a function of points (m, 2)."""
         parameters = [p[index] for p in self.parameters]
         return lambda x: forward(parameters, x).squeeze(-1)
+
+    def result(self, measured: Callable[[Trained], dict[str, Any]]) -> Result:
+        """What the job ends in: what is measured of its networks, or "diverged" if outputs of one are not finite."""
+        started = time.perf_counter()
+        bad = (~self.outputs(self.data.test.x).isfinite()).any(-1)
+        metrics = {"diverged": int(bad.sum())} if bad.any() else measured(self)
+        status = "diverged" if bad.any() else "done"
+        return Result(self.job, metrics, status, seconds=self.seconds + time.perf_counter() - started)
 
     def error(self, sample: Sample, outputs: Tensor | None = None) -> list[float]:
         """Share of a sample that is classified wrong, by replication."""

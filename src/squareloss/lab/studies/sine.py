@@ -14,7 +14,6 @@ are bfloat16 in training (--set products=tf32 for TF32); weights, inputs, output
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from squareloss._checks import positive
 from squareloss.lab.data.replications import Split, sine_split
 from squareloss.lab.data.synthetic import READINGS, sine_eta
 from squareloss.lab.names import choose
@@ -92,6 +92,7 @@ class Sine:
     def __post_init__(self) -> None:
         choose("reading", self.reading, READINGS)
         choose("penalty", self.penalty, PENALTIES)
+        positive("lr", self.lr)
         choose("products", self.products, PRODUCTS)
 
     def cells(self, scale: str) -> list[Cell]:
@@ -123,9 +124,7 @@ class Sine:
     def run(self, jobs: Sequence[Job], context: Context) -> Iterator[Result]:
         """Train all networks of the jobs, then measure job by job."""
         for networks in trained(jobs, context, data_of, products=self.products):
-            started = time.perf_counter()
-            metrics = measured(networks)
-            yield Result(networks.job, metrics, seconds=networks.seconds + time.perf_counter() - started)
+            yield networks.result(measured)
 
 
 def data_of(job: Job) -> Split:

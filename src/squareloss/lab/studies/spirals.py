@@ -14,7 +14,6 @@ traced as `boundary` says; TF32 products in training on a GPU, float32 in all th
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from squareloss._checks import positive
 from squareloss.lab.data.replications import Split, spirals_split
 from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack_lines
@@ -83,6 +83,7 @@ class Spirals:
 
     def __post_init__(self) -> None:
         choose("penalty", self.penalty, PENALTIES)
+        positive("lr", self.lr)
 
     def cells(self, scale: str) -> list[Cell]:
         """Every loss and mu, and both of the paper's losses under each other reading."""
@@ -120,9 +121,7 @@ class Spirals:
     def run(self, jobs: Sequence[Job], context: Context) -> Iterator[Result]:
         """Train all networks of the jobs, then measure job by job."""
         for networks in trained(jobs, context, data_of, products="tf32", every=jobs[0].cell.spec["every"]):
-            started = time.perf_counter()
-            metrics = measured(networks)
-            yield Result(networks.job, metrics, seconds=networks.seconds + time.perf_counter() - started)
+            yield networks.result(measured)
 
 
 def data_of(job: Job) -> Split:
