@@ -247,6 +247,15 @@ def test_a_study_has_settings_seeds_and_a_view_of_its_own(invoke, monkeypatch):
         assert told in str(invoke(*command, "--set", setting).exception)
 
 
+def test_a_smaller_piece_shows_what_was_done_before_of_the_same_cells(invoke, monkeypatch):
+    monkeypatch.setitem(studies.STUDIES, "readings", f"{__name__}:READINGS")
+    monkeypatch.setitem(views.VIEWS, "readings", __name__)
+    command = ["reproduce", "readings", "--scale", "smoke", "--engine", "local", "--quiet", "--seeds"]
+    assert "The most is 2.5." in invoke(*command, "0,2").output
+    assert "The most is 2.5." in invoke(*command, "1").output
+    assert "The most is 0.25." in invoke(*command, "1", "--set", "lr=0.25").output
+
+
 def test_a_pool_of_processes_and_one_process_agree(tmp_path):
     """The whole program, twice: as a user starts it, and in one process."""
     example("make_csv").main(str(tmp_path / "customers.csv"), 120)

@@ -228,7 +228,7 @@ def reproduce(
     study = run.with_settings(studies.get(name), settings or [])
     folder = out or Path("runs") / f"{name}-{scale}"
     numbers = range(run.seeds_of(study, scale)) if seeds is None else run.parse_seeds(seeds)
-    header = run.header_of(study, scale, run.shown_seeds(study, folder, numbers))
+    header = run.header_of(study, scale, run.shown_seeds(study, scale, folder, numbers))
     options = run.Options(engine, workers, address, device, force, quiet, tensorboard)
     _end(run.carry_out(run.chosen(study, scale, cells), scale, numbers, header, folder, options))
 

@@ -114,11 +114,13 @@ def parse_seeds(text: str) -> Sequence[int]:
     return sorted(set(found))
 
 
-def shown_seeds(study: Study, folder: Path, seeds: Sequence[int]) -> Sequence[int]:
-    """What the report shows: seeds given as a list come beside those that the folder has."""
-    if isinstance(seeds, range) or not folder.is_dir():
+def shown_seeds(study: Study, scale: str, folder: Path, seeds: Sequence[int]) -> Sequence[int]:
+    """What the report shows: these seeds, and those that the folder has of the same cells."""
+    if not folder.is_dir():
         return seeds
-    return sorted({*seeds, *(record.seed for record in Store(folder, create=False).records(study.name))})
+    hashes = {cell.hash() for cell in study.cells(scale)}
+    records = Store(folder, create=False).records(study.name)
+    return sorted({*seeds, *(record.seed for record in records if record.hash in hashes)})
 
 
 @dataclass
