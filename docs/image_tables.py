@@ -29,9 +29,8 @@ def found() -> list[Net]:
 
 
 def table(name: str) -> str:
-    """A table of the reports, as Markdown, with its caption."""
-    made = getattr(images, name)(found())
-    return of_report(made) if made.rows else "Not run yet."
+    """A table of the reports, as Markdown, with its caption; in parts if it is in parts there."""
+    return "\n\n".join(map(of_report, images.apart(getattr(images, name), found()))) or "Not run yet."
 
 
 def claims() -> str:

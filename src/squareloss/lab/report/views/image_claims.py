@@ -134,7 +134,7 @@ def _calibration(ce: Net, sl: Net) -> list[Line]:
         if (d := paired(b, _times(0.5, a))) is not None:
             times = f"{_mean(b) / _mean(a):.2f} of it" if _mean(a) else "none"
             here = f"{_mean(b):.4f} against {_mean(a):.4f}, {times}"
-            lines.append((_both(sl), f"ECE of SL below half of CE's, eta {how}", here, _told(d, up=False)))
+            lines.append((_both(sl), f"ECE of SL below half of CE's, eta {how} ({OURS})", here, _told(d, up=False)))
     a, b = ce.by_seed("ece+temperature"), sl.by_seed("ece+temperature")
     if (d := paired(b, a)) is not None:
         here = f"{_mean(b):.4f} against {_mean(a):.4f}: {_difference(d, 'ece')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from squareloss.lab.report.figures import Figure, Panel
 from squareloss.lab.report.header import Header
@@ -15,6 +16,7 @@ from squareloss.lab.report.views.image_rows import LEVELS, Net, label, nets, pap
 from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, Value, values
 from squareloss.lab.runs.store import Record
 
+Make = Callable[[Sequence[Net]], Table]
 STDS = (0.1, 0.2, 0.3, 0.4)
 _EPOCHS = "200 epochs"
 PAPER = f"the paper, {_EPOCHS}"
@@ -32,14 +34,30 @@ _ATTACKS = {"pgd": "PGD", "autoattack": "AutoAttack", "worst": "worst case", "le
 def view(records: Sequence[Record], header: Header) -> View:
     """The tables and figures of one of the image studies."""
     found = nets(records)
-    tables = [make(found) for make in VIEWS_OF.get(header.study, ())]
+    tables = [table for make in VIEWS_OF.get(header.study, ()) for table in apart(make, found)]
     figures = [robustness(found)] if header.study in ("table1", "adversarial_training") else []
     return View(
-        [table for table in tables if table.rows],
+        tables,
         [figure for figure in figures if figure.panels],
         [*tally(found), *cautions(found)],
         plain=False,
     )
+
+
+def apart(make: Make, found: Sequence[Net]) -> list[Table]:
+    """A table; of those with a line for every measure one for each network and its data, else they would be too wide."""
+    groups: dict[str, list[Net]] = {}
+    for net in found:
+        data, network, _ = label(net.line)
+        groups.setdefault(f"{network}, {data}" if make in (table_1, calibration, beyond) else "", []).append(net)
+    made = {name: table for name, nets in groups.items() if (table := make(nets)).rows}
+    if len(made) <= 1:
+        return list(made.values())
+    last = list(made)[-1]  # which explains them all
+    return [
+        replace(table, heading=f"{table.heading}: {name}", caption=table.caption if name == last else "")
+        for name, table in made.items()
+    ]
 
 
 def cautions(found: Sequence[Net]) -> list[str]:
@@ -235,7 +253,7 @@ def _only(found: Sequence[Net], test: Callable[[Net], bool]) -> list[Net]:
     return [net for net in found if test(net)]
 
 
-VIEWS_OF: dict[str, tuple[Callable[[Sequence[Net]], Table], ...]] = {
+VIEWS_OF: dict[str, tuple[Make, ...]] = {
     "table1": (table_1, gaps, claims, attack_losses, calibration, cost),
     "gaussian_noise": (noise, claims),
     "reliability": (calibration, claims),
