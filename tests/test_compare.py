@@ -270,6 +270,18 @@ def test_a_comparison_of_a_table(tmp_path):
     assert changed.study.cells("laptop")[0].hash() != planned.study.cells("laptop")[0].hash()
 
 
+def test_a_category_that_only_some_training_splits_have(tmp_path):
+    path = csv_file(tmp_path)
+    with path.open("a") as file:
+        file.write("0.1,0.2,rare,yes\n")
+    planned = tiny(path, seeds=4, epochs=1, lrs=[0.05], losses="ce")
+    splits = [planned.study.source.read(seed) for seed in planned.seeds]
+    assert {split.shape for split in splits} == {(5,)}
+    assert {bool(split.train.x[:, split.features.index("colour=rare")].any()) for split in splits} == {False, True}
+    outcome = execute(planned.study, "laptop", planned.seeds, Store(tmp_path / "out"))
+    assert outcome.new == 4 and not outcome.failures
+
+
 def test_results_are_the_same_whatever_runs_beside(tmp_path):
     planned = tiny(csv_file(tmp_path), epochs=1)
     jobs = [Job(cell, 0) for cell in planned.study.cells("laptop")]

@@ -69,19 +69,22 @@ def test_missing_numbers_get_the_training_mean(tmp_path):
     assert "'age': 3 missing of 40" in data.notes[0]
 
 
-def test_categories_come_from_training_alone(tmp_path):
+def test_categories_unseen_in_training_are_zeros_and_the_width_is_that_of_every_split(tmp_path):
     columns = _columns()
     test = _rows(None, "test")
     columns["colour"] = columns["colour"].astype(object)
     columns["colour"][test[0]] = "violet"
     columns["colour"][test[1]] = None
     columns["colour"][_rows(None, "train")[1]] = None
-    data = load(_write(tmp_path / "d.parquet", columns), "label")
-    assert data.features[1:] == ("colour=blue", "colour=green", "colour=red")
+    path = _write(tmp_path / "d.parquet", columns)
+    data = load(path, "label")
+    assert data.features[1:] == ("colour=blue", "colour=green", "colour=red", "colour=violet")
     assert data.test.x[:2, 1:].abs().sum() == 0
     assert data.train.x[1, 1:].abs().sum() == 0
     assert (data.test.x[2:, 1:].sum(1) == 1).all()
     assert [note.split(": ")[1][:9] for note in data.notes] == ["2 missing", "1 outside"]
+    whole = load(path, "label", validation=0.0, test=0.0)
+    assert whole.features == data.features and whole.train.x[test[0], 4] == 1
 
 
 def test_empty_fields_of_a_csv_are_missing(tmp_path):
@@ -180,7 +183,7 @@ def test_column_without_a_training_value(tmp_path):
 def test_identifiers_are_not_encoded(tmp_path):
     n = 2000
     columns = {"name": [f"id{i}" for i in range(n)], "label": np.arange(n) % 2}
-    with pytest.raises(ValueError, match="'name': expected at most 1000 categories, got 1400"):
+    with pytest.raises(ValueError, match="'name': expected at most 1000 categories, got 2000"):
         load(_write(tmp_path / "d.parquet", columns), "label")
 
 

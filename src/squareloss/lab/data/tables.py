@@ -1,4 +1,4 @@
-"""CSV and Parquet with a target column: categories one-hot, missing numbers filled, both from the training split alone."""
+"""CSV and Parquet with a target column: categories one-hot, missing numbers filled from the training split alone."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
     """Rows of a CSV or Parquet file, with `target` as the class.
 
     Numeric columns are kept, missing values replaced by the training mean. Text, boolean and dictionary columns become one
-    0/1 column per category seen in training; a missing or unseen category is all zeros. Dates, lists and columns without
-    a single training value are refused by name. What was filled or unseen is told in `notes`.
+    0/1 column per category of the whole table, so that the width is that of every split; a category missing, or unseen in
+    training, is all zeros. Dates, lists and columns without a single training value are refused by name. What was filled or
+    unseen is told in `notes`.
     """
     table = _read(path)
     _check_columns(table, path, target)
@@ -131,18 +132,20 @@ def _categorical(column: Any, name: str, train: npt.NDArray[np.int64], what: str
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    categories = sorted(pc.unique(column.take(pa.array(train))).drop_null().to_pylist())
-    if not categories:
-        raise ValueError(f"{what}: expected a value in the training split, got none at all; drop the column")
+    categories = sorted(pc.unique(column).drop_null().to_pylist())
     if len(categories) > MAX_CATEGORIES:
         raise ValueError(
             f"{what}: expected at most {MAX_CATEGORIES} categories, got {len(categories)}: "
             "an identifier or free text; drop the column or encode it as numbers"
         )
     codes = pc.fill_null(pc.index_in(column, value_set=pa.array(categories, pa.string())), -1).to_numpy()
-    values = (codes[:, None] == np.arange(len(categories))).astype(np.float32)
+    numbers = np.arange(len(categories))
+    seen = np.isin(numbers, codes[train])  # the weights of others would stay as they were drawn: their column is zero
+    if not seen.any():
+        raise ValueError(f"{what}: expected a value in the training split, got none at all; drop the column")
+    values = ((codes[:, None] == numbers) & seen).astype(np.float32)
     missing = column.null_count
-    unseen = int((codes < 0).sum()) - missing
+    unseen = len(codes) - missing - int(values.sum())
     notes = [f"column {name!r}: {missing} missing of {len(codes)}, encoded as zeros"] if missing else []
     notes += [f"column {name!r}: {unseen} outside training with an unseen category, encoded as zeros"] if unseen else []
     return Encoded(values, [f"{name}={category}" for category in categories], notes)
