@@ -101,6 +101,62 @@ def test_empty_fields_of_a_csv_are_missing(tmp_path):
     assert torch.isfinite(everything).all()
 
 
+def _csv(path, name, values):
+    """Two plain columns and one of these texts."""
+    rows = [f'{i},"{value}",{i % 2}' for i, value in enumerate(values)]
+    path.write_text("\n".join([f"id,{name},y", *rows]))
+    return path
+
+
+@pytest.mark.parametrize("mark", ["?", "-", " ? ", "na", "NA"])
+def test_marks_of_missing_values_among_numbers(tmp_path, mark):
+    values = [str(i / 4) for i in range(N)]
+    values[3] = values[30] = mark
+    data = load(_csv(tmp_path / "d.csv", "size", values), "y", validation=0.0, test=0.0)
+    assert data.features == ("id", "size")
+    expected = np.arange(N) / 4
+    expected[[3, 30]] = np.delete(expected, [3, 30]).mean()
+    np.testing.assert_allclose(data.train.x[:, 1], expected, rtol=1e-6)
+    said = " ".join(data.notes)
+    assert "'size': 2 missing of 40" in said
+    assert mark == "NA" or f"{mark.strip()!r} among the numbers, read as missing" in said
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("stray", ["unknown", "1,234", "12%", "3 m"])
+def test_numbers_with_a_stray_word_are_refused_by_name(tmp_path, suffix, stray):
+    values = [f"{i / 4}" for i in range(N)]
+    values[6], values[9] = stray, "?"
+    path = tmp_path / f"d{suffix}"
+    if suffix == ".csv":
+        _csv(path, "size", values)
+    else:
+        _write(path, {"size": values, "y": np.arange(N) % 2})
+    with pytest.raises(
+        ValueError, match=rf"'size': expected numbers alone.* got '{stray}' \(data row 7\); .*leave missing cells empty"
+    ):
+        load(path, "y")
+
+
+def test_all_numbers_in_a_dress_are_refused(tmp_path):
+    path = _csv(tmp_path / "d.csv", "price", [f"${i + 1},000.50" for i in range(N)])
+    with pytest.raises(ValueError, match=r"'price': .* got '\$1,000.50' \(data row 1\), .* and 37 more; write plain numbers"):
+        load(path, "y")
+
+
+def test_categories_that_look_like_numbers_or_marks_stay_categories(tmp_path):
+    several = ["0", "1", "2", "3+"]
+    path = _csv(tmp_path / "a.csv", "children", [several[i % 3] if i % 20 else "3+" for i in range(N)])
+    data = load(path, "y", validation=0.0, test=0.0)
+    assert data.features == ("id", *(f"children={value}" for value in several))
+    assert data.notes == ("column 'children': '3+' (data row 1) among numbers, read as categories",)
+    for name, values in {"strand": ["+", "-"], "kind": ["private", "?"], "code": ["4401", "A12"], "won": ["1", "-"]}.items():
+        data = load(_csv(tmp_path / "b.csv", name, [values[i % 3 == 0] for i in range(N)]), "y")
+        assert data.features[1:] == tuple(f"{name}={value}" for value in sorted(values)) and data.notes == ()
+    zips = _write(tmp_path / "c.parquet", {"zip": [f"{i:05d}" for i in range(N)], "y": np.arange(N) % 2})
+    assert len(load(zips, "y").features) == N  # text by its type
+
+
 def test_dictionary_decimal_and_large_types(tmp_path):
     columns = _columns()
     table = pa.table(

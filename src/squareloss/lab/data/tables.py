@@ -16,6 +16,10 @@ from squareloss.lab.data.dataset import Dataset, Split, SplitPlan, encode_labels
 Floats = npt.NDArray[np.float32]
 
 MAX_CATEGORIES = 1000  # beyond this a text column is an identifier, and one-hot columns would fill the memory
+_PLAIN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_DRESSED = re.compile(r"[-+]?[$€£]?(\d+|\d{1,3}(,\d{3})+)(\.\d*)?%?")  # a number to a reader: 1,234 or $5.00 or 12%
+_MISSING = ("", "?", "-", "--", ".", "na", "n/a", "nan", "null")  # among numbers; a category may well be called "-"
+_MOSTLY, _FEW = 0.9, 20  # from which share on a text column is one of numbers, and up to how many may be categories
 _INDEX = re.compile(r"__index_level_\d+__")  # what pandas calls its row numbers in Parquet
 
 
@@ -32,8 +36,9 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
 
     Numeric columns are kept, missing values replaced by the training mean. Text, boolean and dictionary columns become one
     0/1 column per category of the whole table, so that the width is that of every split; a category missing, or unseen in
-    training, is all zeros. Dates, lists and columns without a single training value are refused by name. What was filled or
-    unseen is told in `notes`.
+    training, is all zeros. A text column of numbers with marks such as "?" is numeric, the marks are missing values; one of
+    numbers with some words is refused by name, as are dates, lists and columns without a single training value. What was
+    filled or unseen is told in `notes`.
     """
     table = _read(path)
     _check_columns(table, path, target)
@@ -107,7 +112,9 @@ def _encode(column: Any, name: str, train: npt.NDArray[np.int64], path: Path) ->
     kind = column.type
     if column.null_count == len(column):
         raise ValueError(f"{what}: expected values, got none at all; drop the column")
-    if pa.types.is_dictionary(kind) or pa.types.is_boolean(kind) or _is_text(kind):
+    if _is_text(kind):
+        return _text(column.cast(pa.string()), name, train, what)
+    if pa.types.is_dictionary(kind) or pa.types.is_boolean(kind):
         return _categorical(_decoded(column).cast(pa.string()), name, train, what)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return _numeric(column.cast(pa.float64(), safe=False).to_numpy(), name, train, what)
@@ -126,6 +133,40 @@ def _numeric(values: npt.NDArray[np.float64], name: str, train: npt.NDArray[np.i
     mean = values[train][~missing[train]].mean()
     note = f"column {name!r}: {int(missing.sum())} missing of {len(values)}, replaced by the training mean {mean:.4g}"
     return Encoded(np.where(missing, mean, values).astype(np.float32)[:, None], [name], [note])
+
+
+def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> Encoded:
+    """Categories, or numbers if all other values are marks of missing ones; raises for numbers with some words among them."""
+    import pyarrow.compute as pc
+
+    trimmed = pc.utf8_trim_whitespace(column)
+    counts = {pair["values"]: pair["counts"] for pair in pc.value_counts(trimmed.drop_null()).to_pylist()}
+    marks = [text for text in counts if text.lower() in _MISSING]
+    plain = {text: float(text) for text in counts if _PLAIN.fullmatch(text)}
+    strange = [text for text in counts if text not in plain and text not in marks]
+    if marks and len(plain) > 1 and not strange:
+        numbers = np.array([plain.get(text, np.nan) for text in trimmed.to_pylist()])
+        encoded = _numeric(numbers, name, train, what)
+        note = f"column {name!r}: {', '.join(map(repr, marks))} among the numbers, read as missing"
+        return encoded._replace(notes=[note, *encoded.notes])
+    like = [text for text in counts if text in plain or _DRESSED.fullmatch(text)]
+    share = sum(counts[text] for text in like) / max(1, sum(counts[text] for text in counts if text not in marks))
+    if not strange or share < _MOSTLY:
+        return _categorical(column, name, train, what)
+    said = _with_rows(strange, trimmed.to_pylist())
+    if len(like) > _FEW:
+        raise ValueError(
+            f"{what}: expected numbers alone, as in most of its rows, got {said}; write plain numbers (1234, not 1,234), leave "
+            "missing cells empty, or, if these are categories, write all of them as words"
+        )
+    encoded = _categorical(column, name, train, what)
+    return encoded._replace(notes=[f"column {name!r}: {said} among numbers, read as categories", *encoded.notes])
+
+
+def _with_rows(texts: list[str], column: list[str], most: int = 3) -> str:
+    """Each text with the row where it comes first, the first row of data being 1."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(f"{text!r} (data row {column.index(text) + 1})" for text in texts[:most]) + more
 
 
 def _categorical(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> Encoded:
