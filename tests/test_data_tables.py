@@ -181,6 +181,21 @@ def test_row_numbers_of_pandas_are_left_out(tmp_path):
     assert "row numbers" in data.notes[0]
 
 
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+@pytest.mark.parametrize("rows", [range(N), range(N, 0, -1), [f"car {i}" for i in range(N)]])
+def test_row_numbers_of_a_csv_are_left_out(tmp_path, name, rows):
+    path = _write(tmp_path / "d.csv", {name: list(rows), **_columns()})
+    data = load(path, "label")
+    assert data.features == ("age", "colour=blue", "colour=green", "colour=red")
+    assert data.notes == (f"column {name!r}: row numbers or names, as pandas and R write them, left out",)
+
+
+@pytest.mark.parametrize("values", [np.arange(N) // 2, np.arange(N) / 7, np.arange(N) % 2 == 0])
+def test_a_column_without_a_name_that_numbers_no_rows_is_kept(tmp_path, values):
+    data = load(_write(tmp_path / "d.csv", {"": values, **_columns()}), "label")
+    assert data.features[0].partition("=")[0] == "" and data.notes == ()
+
+
 @pytest.mark.parametrize("values", [np.arange(N) % 2 == 1, np.arange(N) % 2 + 5, (np.arange(N) % 2).astype(float)])
 def test_targets_of_other_types(tmp_path, values):
     data = load(_write(tmp_path / "d.parquet", _columns(target=values)), "target")

@@ -21,6 +21,7 @@ _DRESSED = re.compile(r"[-+]?[$€£]?(\d+|\d{1,3}(,\d{3})+)(\.\d*)?%?")  # a nu
 _MISSING = ("", "?", "-", "--", ".", "na", "n/a", "nan", "null")  # among numbers; a category may well be called "-"
 _MOSTLY, _FEW = 0.9, 20  # from which share on a text column is one of numbers, and up to how many may be categories
 _INDEX = re.compile(r"__index_level_\d+__")  # what pandas calls its row numbers in Parquet
+_NAMELESS = re.compile(r"(Unnamed: [\d.]+)?")  # and in CSV, where R has no name for them either
 
 
 class Encoded(NamedTuple):
@@ -44,7 +45,7 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
     _check_columns(table, path, target)
     y, classes = encode_labels(_target(table.column(target), f"{path}, column {target!r}"), f"{path}, column {target!r}")
     rows = plan.rows(y)
-    index = [name for name in table.column_names if _INDEX.fullmatch(name)]
+    index = [name for name in table.column_names if name != target and _is_index(table.column(name), name)]
     features = [name for name in table.column_names if name != target and name not in index]
     if not features:
         raise ValueError(f"{path}: expected columns to predict {target!r} from, got none beside it")
@@ -55,7 +56,7 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
         path.stem, "table", train, validation, test, classes, *moments(train.x),
         features=tuple(name for column in encoded for name in column.names),
         notes=tuple(note for column in encoded for note in column.notes)
-        + tuple(f"column {name!r}: row numbers written by pandas, left out" for name in index),
+        + tuple(f"column {name!r}: row numbers or names, as pandas and R write them, left out" for name in index),
     )  # fmt: skip
 
 
@@ -87,6 +88,17 @@ def _check_columns(table: Any, path: Path, target: str | None) -> None:
         hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
         hint += "; is the separator a comma?" if len(names) == 1 and re.search(r"[;\t|]", names[0]) else ""
         raise ValueError(f"{path}: expected a target column {target!r}, got the columns {listed}{hint}")
+
+
+def _is_index(column: Any, name: str) -> bool:
+    """Row numbers or names that came along when the file was written: no name of its own, and another value in each row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if _INDEX.fullmatch(name):
+        return True
+    numbers_or_text = pa.types.is_integer(column.type) or _is_text(column.type)
+    return bool(_NAMELESS.fullmatch(name)) and numbers_or_text and len(pc.unique(column)) == len(column)
 
 
 def _target(column: Any, what: str) -> npt.NDArray[Any]:
