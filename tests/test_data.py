@@ -273,6 +273,37 @@ def test_grey_and_palette_images_become_rgb(tmp_path):
     assert data.train.x[1, :, 0, 0].tolist() == data.train.x[2, :, 0, 0].tolist() == [10, 20, 30]
 
 
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path, suffix):
+    levels = np.array([[0, 128, 257, 25700, 65535]], np.uint16)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.fromarray(levels).save(tmp_path / name / f"1.{suffix}")
+    data = load(tmp_path, validation=0, test=0)
+    assert data.train.x[0].tolist() == [[[0, 0, 1, 100, 255]]] * 3
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_images_without_a_known_range_are_refused_by_name(tmp_path, mode):
+    _folder(tmp_path)
+    Image.new(mode, (6, 5), 70_000).save(tmp_path / "bee" / "deep.tif")
+    with pytest.raises(ValueError, match=rf"deep\.tif: .*expected 8 or 16 bits, got 32 \(mode {mode}\)"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tif"])
+def test_photographs_are_turned_as_their_camera_says(tmp_path, suffix):
+    lying = Image.new("RGB", (16, 8))
+    lying.paste((255, 255, 255), (0, 0, 8, 8))  # the left half, which is the upper one once it stands
+    exif = Image.Exif()
+    exif[0x0112] = 6  # Orientation: turn it clockwise
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        lying.save(tmp_path / name / f"1.{suffix}", exif=exif)
+    x = load(tmp_path, validation=0, test=0).train.x
+    assert x.shape == (2, 3, 16, 8) and int(x[:, :, :8].min()) > 250 and int(x[:, :, 8:].max()) < 5
+
+
 def test_sizes_differ_unless_size_is_given(tmp_path):
     _folder(tmp_path)
     _image(tmp_path / "bee" / "wide.png", size=(20, 5))
