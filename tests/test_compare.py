@@ -118,16 +118,29 @@ def test_a_network_of_ones_own(tmp_path, monkeypatch):
         "from torch import nn\n"
         "def build(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * shape[2], outputs))\n"
         "def wrong(shape, outputs):\n    return nn.Flatten()\n"
+        "def nothing(shape, outputs):\n    nn.Flatten()\n"
+        "def narrow(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(63, outputs))\n"
+        "def alone(shape):\n    return nn.Flatten()\n"
     )
     data = load("digits")
     spec = ingredients.network_spec("own_net:build", data)
     assert ingredients.check_network(spec, data) == 650
     with pytest.raises(ValueError, match=r"expected own_net:wrong to give outputs \(2, 10\)"):
         ingredients.check_network(ingredients.network_spec("own_net:wrong", data), data)
+    for name, message in {
+        "nothing": r"expected own_net:nothing to return an nn.Module, got NoneType; .*function\(shape, outputs\)",
+        "narrow": r"own_net:narrow failed on inputs of shape \(2, 1, 8, 8\): RuntimeError: mat1 and mat2",
+        "alone": r"own_net:alone\(\(1, 8, 8\), 10\) failed: TypeError: .* takes 1 positional argument but 2 were given",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            ingredients.check_network(ingredients.network_spec(f"own_net:{name}", data), data)
     with pytest.raises(ValueError, match="Unknown function of own_net 'biuld'.*did you mean 'build'"):
         ingredients.network_spec("own_net:biuld", data)
     with pytest.raises(ValueError, match="could not import 'no_such_net'"):
         ingredients.network_spec("no_such_net:build", data)
+    (tmp_path / "broken_net.py").write_text("from torch import nn\ndef build(shape, outputs) return nn.Flatten()\n")
+    with pytest.raises(ValueError, match=r"could not import 'broken_net' .* SyntaxError: .*line 2"):
+        ingredients.network_spec("broken_net:build", data)
     assert str(tmp_path) not in sys.path
 
 
