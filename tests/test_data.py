@@ -216,8 +216,10 @@ def test_npz_that_is_refused(tmp_path):
 def test_npz_class_that_only_the_test_set_has(tmp_path):
     x = np.random.default_rng(0).normal(size=(6, 2))
     path = _npz(tmp_path, x_train=x, y_train=[0, 1, 0, 1, 0, 1], x_test=x, y_test=[0, 1, 2, 0, 1, 2])
-    with pytest.raises(ValueError, match="got none of '2'"):
+    with pytest.raises(ValueError, match=r"got none of '2'; add samples of it, or remove the class \(in Python, "):
         load(path)
+    with pytest.raises(ValueError, match="expected at least one training sample, got none; add samples"):
+        load(_npz(tmp_path, x=x[:2], y=[0, 1]), validation=0.4, test=0.5)
 
 
 # folders of images
@@ -307,7 +309,10 @@ def test_photographs_are_turned_as_their_camera_says(tmp_path, suffix):
 def test_sizes_differ_unless_size_is_given(tmp_path):
     _folder(tmp_path)
     _image(tmp_path / "bee" / "wide.png", size=(20, 5))
-    with pytest.raises(ValueError, match=r"wide\.png: expected 6 x 5 pixels as 0\.png has, got 20 x 5; pass size="):
+    with pytest.raises(
+        ValueError,
+        match=r"wide\.png: expected 6 x 5 pixels as 0\.png has, got 20 x 5; pass size= \(on the command line --size\)",
+    ):
         load(tmp_path)
     data = load(tmp_path, size=4)
     assert data.shape == (3, 4, 4)

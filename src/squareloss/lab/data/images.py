@@ -82,7 +82,7 @@ def _decode_all(files: Sequence[Path], size: int | None, progress: bool) -> npt.
             height, width = first.shape[:2]
             raise ValueError(
                 f"{files[row]}: expected {width} x {height} pixels as {files[0].name} has, got {image.shape[1]} x "
-                f"{image.shape[0]}; pass size= to bring all images to one size"
+                f"{image.shape[0]}; pass size= (on the command line --size) to bring all to one size"
             )
         out[row] = image
 
