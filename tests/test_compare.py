@@ -11,10 +11,10 @@ import torch
 from squareloss import metrics
 from squareloss.lab import names
 from squareloss.lab.data import load
-from squareloss.lab.runs import Context, Job, Store
+from squareloss.lab.runs import Context, Job, Result, Store
 from squareloss.lab.runs.execute import execute
 from squareloss.lab.studies import ingredients, measure
-from squareloss.lab.studies.compare import Compare, _thin
+from squareloss.lab.studies.compare import Compare, _thin, default_folder
 from squareloss.lab.studies.ingredients import LOSSES, Source
 from squareloss.lab.studies.plan import plan, radius
 from squareloss.lab.training.loop import Epoch, Run, outputs_of, train
@@ -293,6 +293,36 @@ def test_a_category_that_only_some_training_splits_have(tmp_path):
     assert {bool(split.train.x[:, split.features.index("colour=rare")].any()) for split in splits} == {False, True}
     outcome = execute(planned.study, "laptop", planned.seeds, Store(tmp_path / "out"))
     assert outcome.new == 4 and not outcome.failures
+
+
+def test_files_of_one_name_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def start(path):
+        """As the command does, up to where it trains."""
+        monkeypatch.setattr(sys, "argv", ["squareloss", "compare", path, "--target", "label"])
+        planned = tiny(path)
+        folder = default_folder(planned.study)
+        planned.header.write(Store(folder))
+        return planned.study, folder.as_posix()
+
+    for name, shift in (("a", 0.0), ("b", 1.0), ("c", 2.0)):
+        (tmp_path / name).mkdir()
+        csv_file(tmp_path / name, shift=shift)
+    study, folder = start("a/points.csv")
+    assert folder == "runs/compare-points"
+    Store(folder).write("compare", Result(Job(study.cells("laptop")[0], 0), {"accuracy": 1.0}))
+    assert start("b/points.csv")[1] == "runs/compare-points-2"
+    assert start("c/points.csv")[1] == "runs/compare-points-3"
+    for path, number in (("a/points.csv", ""), ("./b/points.csv", "-2"), (str(tmp_path / "c" / "points.csv"), "-3")):
+        assert start(path)[1] == f"runs/compare-points{number}"
+    (tmp_path / "a").rename(tmp_path / "moved")
+    assert start("moved/points.csv")[1] == "runs/compare-points"  # by its content
+    csv_file(tmp_path / "moved", shift=3.0)
+    assert start("moved/points.csv")[1] == "runs/compare-points"  # by its path
+    csv_file(tmp_path).rename(tmp_path / "digits.csv")
+    assert start("digits.csv")[1] == "runs/compare-digits-2"
+    assert default_folder(plan("digits", quick=True, device="cpu").study).as_posix() == "runs/compare-digits"
 
 
 def test_results_are_the_same_whatever_runs_beside(tmp_path):
