@@ -196,12 +196,12 @@ def _categorical(column: Any, name: str, train: npt.NDArray[np.int64], what: str
     seen = np.isin(numbers, codes[train])  # the weights of others would stay as they were drawn: their column is zero
     if not seen.any():
         raise ValueError(f"{what}: expected a value in the training split, got none at all; drop the column")
-    values = ((codes[:, None] == numbers) & seen).astype(np.float32)
+    values = (codes[:, None] == numbers) & seen
     missing = column.null_count
     unseen = len(codes) - missing - int(values.sum())
     notes = [f"column {name!r}: {missing} missing of {len(codes)}, encoded as zeros"] if missing else []
     notes += [f"column {name!r}: {unseen} outside training with an unseen category, encoded as zeros"] if unseen else []
-    return Encoded(values, [f"{name}={category}" for category in categories], notes)
+    return Encoded(values.astype(np.float32), [f"{name}={category}" for category in categories], notes)
 
 
 def _decoded(column: Any) -> Any:
