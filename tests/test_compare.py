@@ -11,10 +11,10 @@ import torch
 from squareloss import metrics
 from squareloss.lab import names
 from squareloss.lab.data import load
-from squareloss.lab.runs import Context, Job, Store
+from squareloss.lab.runs import Context, Job, Result, Store
 from squareloss.lab.runs.execute import execute
 from squareloss.lab.studies import ingredients, measure
-from squareloss.lab.studies.compare import Compare, _thin
+from squareloss.lab.studies.compare import Compare, _thin, default_folder
 from squareloss.lab.studies.ingredients import LOSSES, Source
 from squareloss.lab.studies.plan import plan, radius
 from squareloss.lab.training.loop import Epoch, Run, outputs_of, train
@@ -118,16 +118,29 @@ def test_a_network_of_ones_own(tmp_path, monkeypatch):
         "from torch import nn\n"
         "def build(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * shape[2], outputs))\n"
         "def wrong(shape, outputs):\n    return nn.Flatten()\n"
+        "def nothing(shape, outputs):\n    nn.Flatten()\n"
+        "def narrow(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(63, outputs))\n"
+        "def alone(shape):\n    return nn.Flatten()\n"
     )
     data = load("digits")
     spec = ingredients.network_spec("own_net:build", data)
     assert ingredients.check_network(spec, data) == 650
     with pytest.raises(ValueError, match=r"expected own_net:wrong to give outputs \(2, 10\)"):
         ingredients.check_network(ingredients.network_spec("own_net:wrong", data), data)
+    for name, message in {
+        "nothing": r"expected own_net:nothing to return an nn.Module, got NoneType; .*function\(shape, outputs\)",
+        "narrow": r"own_net:narrow failed on inputs of shape \(2, 1, 8, 8\): RuntimeError: mat1 and mat2",
+        "alone": r"own_net:alone\(\(1, 8, 8\), 10\) failed: TypeError: .* takes 1 positional argument but 2 were given",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            ingredients.check_network(ingredients.network_spec(f"own_net:{name}", data), data)
     with pytest.raises(ValueError, match="Unknown function of own_net 'biuld'.*did you mean 'build'"):
         ingredients.network_spec("own_net:biuld", data)
     with pytest.raises(ValueError, match="could not import 'no_such_net'"):
         ingredients.network_spec("no_such_net:build", data)
+    (tmp_path / "broken_net.py").write_text("from torch import nn\ndef build(shape, outputs) return nn.Flatten()\n")
+    with pytest.raises(ValueError, match=r"could not import 'broken_net' .* SyntaxError: .*line 2"):
+        ingredients.network_spec("broken_net:build", data)
     assert str(tmp_path) not in sys.path
 
 
@@ -268,6 +281,48 @@ def test_a_comparison_of_a_table(tmp_path):
     assert again.new == 0
     changed = tiny(csv_file(tmp_path, shift=1.0))  # the same name, other content
     assert changed.study.cells("laptop")[0].hash() != planned.study.cells("laptop")[0].hash()
+
+
+def test_a_category_that_only_some_training_splits_have(tmp_path):
+    path = csv_file(tmp_path)
+    with path.open("a") as file:
+        file.write("0.1,0.2,rare,yes\n")
+    planned = tiny(path, seeds=4, epochs=1, lrs=[0.05], losses="ce")
+    splits = [planned.study.source.read(seed) for seed in planned.seeds]
+    assert {split.shape for split in splits} == {(5,)}
+    assert {bool(split.train.x[:, split.features.index("colour=rare")].any()) for split in splits} == {False, True}
+    outcome = execute(planned.study, "laptop", planned.seeds, Store(tmp_path / "out"))
+    assert outcome.new == 4 and not outcome.failures
+
+
+def test_files_of_one_name_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def start(path):
+        """As the command does, up to where it trains."""
+        monkeypatch.setattr(sys, "argv", ["squareloss", "compare", path, "--target", "label"])
+        planned = tiny(path)
+        folder = default_folder(planned.study)
+        planned.header.write(Store(folder))
+        return planned.study, folder.as_posix()
+
+    for name, shift in (("a", 0.0), ("b", 1.0), ("c", 2.0)):
+        (tmp_path / name).mkdir()
+        csv_file(tmp_path / name, shift=shift)
+    study, folder = start("a/points.csv")
+    assert folder == "runs/compare-points"
+    Store(folder).write("compare", Result(Job(study.cells("laptop")[0], 0), {"accuracy": 1.0}))
+    assert start("b/points.csv")[1] == "runs/compare-points-2"
+    assert start("c/points.csv")[1] == "runs/compare-points-3"
+    for path, number in (("a/points.csv", ""), ("./b/points.csv", "-2"), (str(tmp_path / "c" / "points.csv"), "-3")):
+        assert start(path)[1] == f"runs/compare-points{number}"
+    (tmp_path / "a").rename(tmp_path / "moved")
+    assert start("moved/points.csv")[1] == "runs/compare-points"  # by its content
+    csv_file(tmp_path / "moved", shift=3.0)
+    assert start("moved/points.csv")[1] == "runs/compare-points"  # by its path
+    csv_file(tmp_path).rename(tmp_path / "digits.csv")
+    assert start("digits.csv")[1] == "runs/compare-digits-2"
+    assert default_folder(plan("digits", quick=True, device="cpu").study).as_posix() == "runs/compare-digits"
 
 
 def test_results_are_the_same_whatever_runs_beside(tmp_path):

@@ -216,8 +216,10 @@ def test_npz_that_is_refused(tmp_path):
 def test_npz_class_that_only_the_test_set_has(tmp_path):
     x = np.random.default_rng(0).normal(size=(6, 2))
     path = _npz(tmp_path, x_train=x, y_train=[0, 1, 0, 1, 0, 1], x_test=x, y_test=[0, 1, 2, 0, 1, 2])
-    with pytest.raises(ValueError, match="got none of '2'"):
+    with pytest.raises(ValueError, match=r"got none of '2'; add samples of it, or remove the class \(in Python, "):
         load(path)
+    with pytest.raises(ValueError, match="expected at least one training sample, got none; add samples"):
+        load(_npz(tmp_path, x=x[:2], y=[0, 1]), validation=0.4, test=0.5)
 
 
 # folders of images
@@ -273,10 +275,52 @@ def test_grey_and_palette_images_become_rgb(tmp_path):
     assert data.train.x[1, :, 0, 0].tolist() == data.train.x[2, :, 0, 0].tolist() == [10, 20, 30]
 
 
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path, suffix):
+    levels = np.array([[0, 128, 257, 25700, 65535]], np.uint16)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.fromarray(levels).save(tmp_path / name / f"1.{suffix}")
+    data = load(tmp_path, validation=0, test=0)
+    assert data.train.x[0].tolist() == [[[0, 0, 1, 100, 255]]] * 3
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_images_without_a_known_range_are_refused_by_name(tmp_path, mode):
+    _folder(tmp_path)
+    Image.new(mode, (6, 5), 70_000).save(tmp_path / "bee" / "deep.tif")
+    with pytest.raises(ValueError, match=rf"deep\.tif: .*expected 8 or 16 bits, got 32 \(mode {mode}\)"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tif"])
+def test_photographs_are_turned_as_their_camera_says(tmp_path, suffix):
+    lying = Image.new("RGB", (16, 8))
+    lying.paste((255, 255, 255), (0, 0, 8, 8))  # the left half, which is the upper one once it stands
+    exif = Image.Exif()
+    exif[0x0112] = 6  # Orientation: turn it clockwise
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        lying.save(tmp_path / name / f"1.{suffix}", exif=exif)
+    x = load(tmp_path, validation=0, test=0).train.x
+    assert x.shape == (2, 3, 16, 8) and int(x[:, :, :8].min()) > 250 and int(x[:, :, 8:].max()) < 5
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+def test_an_exif_that_can_not_be_read_turns_nothing(tmp_path, suffix):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (6, 5)).save(tmp_path / name / f"1.{suffix}", exif=b"Exif\0\0garbage")
+    assert load(tmp_path, validation=0, test=0).shape == (3, 5, 6)
+
+
 def test_sizes_differ_unless_size_is_given(tmp_path):
     _folder(tmp_path)
     _image(tmp_path / "bee" / "wide.png", size=(20, 5))
-    with pytest.raises(ValueError, match=r"wide\.png: expected 6 x 5 pixels as 0\.png has, got 20 x 5; pass size="):
+    with pytest.raises(
+        ValueError,
+        match=r"wide\.png: expected 6 x 5 pixels as 0\.png has, got 20 x 5; pass size= \(on the command line --size\)",
+    ):
         load(tmp_path)
     data = load(tmp_path, size=4)
     assert data.shape == (3, 4, 4)

@@ -69,19 +69,22 @@ def test_missing_numbers_get_the_training_mean(tmp_path):
     assert "'age': 3 missing of 40" in data.notes[0]
 
 
-def test_categories_come_from_training_alone(tmp_path):
+def test_categories_unseen_in_training_are_zeros_and_the_width_is_that_of_every_split(tmp_path):
     columns = _columns()
     test = _rows(None, "test")
     columns["colour"] = columns["colour"].astype(object)
     columns["colour"][test[0]] = "violet"
     columns["colour"][test[1]] = None
     columns["colour"][_rows(None, "train")[1]] = None
-    data = load(_write(tmp_path / "d.parquet", columns), "label")
-    assert data.features[1:] == ("colour=blue", "colour=green", "colour=red")
+    path = _write(tmp_path / "d.parquet", columns)
+    data = load(path, "label")
+    assert data.features[1:] == ("colour=blue", "colour=green", "colour=red", "colour=violet")
     assert data.test.x[:2, 1:].abs().sum() == 0
     assert data.train.x[1, 1:].abs().sum() == 0
     assert (data.test.x[2:, 1:].sum(1) == 1).all()
     assert [note.split(": ")[1][:9] for note in data.notes] == ["2 missing", "1 outside"]
+    whole = load(path, "label", validation=0.0, test=0.0)
+    assert whole.features == data.features and whole.train.x[test[0], 4] == 1
 
 
 def test_empty_fields_of_a_csv_are_missing(tmp_path):
@@ -96,6 +99,62 @@ def test_empty_fields_of_a_csv_are_missing(tmp_path):
     assert by_id[3, 1:3].tolist() == [0, 0]
     assert by_id[5, 3] == 2.5
     assert torch.isfinite(everything).all()
+
+
+def _csv(path, name, values):
+    """Two plain columns and one of these texts."""
+    rows = [f'{i},"{value}",{i % 2}' for i, value in enumerate(values)]
+    path.write_text("\n".join([f"id,{name},y", *rows]))
+    return path
+
+
+@pytest.mark.parametrize("mark", ["?", "-", " ? ", "na", "NA"])
+def test_marks_of_missing_values_among_numbers(tmp_path, mark):
+    values = [str(i / 4) for i in range(N)]
+    values[3] = values[30] = mark
+    data = load(_csv(tmp_path / "d.csv", "size", values), "y", validation=0.0, test=0.0)
+    assert data.features == ("id", "size")
+    expected = np.arange(N) / 4
+    expected[[3, 30]] = np.delete(expected, [3, 30]).mean()
+    np.testing.assert_allclose(data.train.x[:, 1], expected, rtol=1e-6)
+    said = " ".join(data.notes)
+    assert "'size': 2 missing of 40" in said
+    assert mark == "NA" or f"{mark.strip()!r} among the numbers, read as missing" in said
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("stray", ["unknown", "1,234", "12%", "3 m"])
+def test_numbers_with_a_stray_word_are_refused_by_name(tmp_path, suffix, stray):
+    values = [f"{i / 4}" for i in range(N)]
+    values[6], values[9] = stray, "?"
+    path = tmp_path / f"d{suffix}"
+    if suffix == ".csv":
+        _csv(path, "size", values)
+    else:
+        _write(path, {"size": values, "y": np.arange(N) % 2})
+    with pytest.raises(
+        ValueError, match=rf"'size': expected numbers alone.* got '{stray}' \(data row 7\); .*leave missing cells empty"
+    ):
+        load(path, "y")
+
+
+def test_all_numbers_in_a_dress_are_refused(tmp_path):
+    path = _csv(tmp_path / "d.csv", "price", [f"${i + 1},000.50" for i in range(N)])
+    with pytest.raises(ValueError, match=r"'price': .* got '\$1,000.50' \(data row 1\), .* and 37 more; write plain numbers"):
+        load(path, "y")
+
+
+def test_categories_that_look_like_numbers_or_marks_stay_categories(tmp_path):
+    several = ["0", "1", "2", "3+"]
+    path = _csv(tmp_path / "a.csv", "children", [several[i % 3] if i % 20 else "3+" for i in range(N)])
+    data = load(path, "y", validation=0.0, test=0.0)
+    assert data.features == ("id", *(f"children={value}" for value in several))
+    assert data.notes == ("column 'children': '3+' (data row 1) among numbers, read as categories",)
+    for name, values in {"strand": ["+", "-"], "kind": ["private", "?"], "code": ["4401", "A12"], "won": ["1", "-"]}.items():
+        data = load(_csv(tmp_path / "b.csv", name, [values[i % 3 == 0] for i in range(N)]), "y")
+        assert data.features[1:] == tuple(f"{name}={value}" for value in sorted(values)) and data.notes == ()
+    zips = _write(tmp_path / "c.parquet", {"zip": [f"{i:05d}" for i in range(N)], "y": np.arange(N) % 2})
+    assert len(load(zips, "y").features) == N  # text by its type
 
 
 def test_dictionary_decimal_and_large_types(tmp_path):
@@ -120,6 +179,21 @@ def test_row_numbers_of_pandas_are_left_out(tmp_path):
     data = load(_write(tmp_path / "d.parquet", _columns(__index_level_0__=np.arange(N))), "label")
     assert "__index_level_0__" not in data.features
     assert "row numbers" in data.notes[0]
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+@pytest.mark.parametrize("rows", [range(N), range(N, 0, -1), [f"car {i}" for i in range(N)]])
+def test_row_numbers_of_a_csv_are_left_out(tmp_path, name, rows):
+    path = _write(tmp_path / "d.csv", {name: list(rows), **_columns()})
+    data = load(path, "label")
+    assert data.features == ("age", "colour=blue", "colour=green", "colour=red")
+    assert data.notes == (f"column {name!r}: row numbers or names, as pandas and R write them, left out",)
+
+
+@pytest.mark.parametrize("values", [np.arange(N) // 2, np.arange(N) / 7, np.arange(N) % 2 == 0])
+def test_a_column_without_a_name_that_numbers_no_rows_is_kept(tmp_path, values):
+    data = load(_write(tmp_path / "d.csv", {"": values, **_columns()}), "label")
+    assert data.features[0].partition("=")[0] == "" and data.notes == ()
 
 
 @pytest.mark.parametrize("values", [np.arange(N) % 2 == 1, np.arange(N) % 2 + 5, (np.arange(N) % 2).astype(float)])
@@ -180,7 +254,7 @@ def test_column_without_a_training_value(tmp_path):
 def test_identifiers_are_not_encoded(tmp_path):
     n = 2000
     columns = {"name": [f"id{i}" for i in range(n)], "label": np.arange(n) % 2}
-    with pytest.raises(ValueError, match="'name': expected at most 1000 categories, got 1400"):
+    with pytest.raises(ValueError, match="'name': expected at most 1000 categories, got 2000"):
         load(_write(tmp_path / "d.parquet", columns), "label")
 
 

@@ -163,7 +163,7 @@ def take(split: Split, rows: Tensor) -> Split:
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation, float32: of bytes (n, C, H, W) per channel, as 0..1; of floats (n, D) per column."""
     if x.shape[0] == 0:
-        raise ValueError("expected at least one training sample, got none; lower the shares of validation and test")
+        raise ValueError("expected at least one training sample, got none; add samples")
     if x.dtype == torch.uint8:
         mean, std = _byte_moments(x)
     else:
@@ -229,5 +229,5 @@ def _check_classes(data: Dataset) -> None:
         raise ValueError(
             f"{data.name}: expected every class in the training split of {data.train.n}, got none of {absent[0]!r}"
             + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
-            + "; add samples, drop the class, or lower the shares of validation and test"
+            + "; add samples of it, or remove the class (in Python, load with smaller validation= and test=)"
         )

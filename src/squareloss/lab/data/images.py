@@ -19,7 +19,7 @@ _PARTS = {"train": "train", "validation": "validation", "valid": "validation", "
 
 
 def read_folder(folder: Path, plan: SplitPlan, *, size: int | None = None, progress: bool = False) -> Dataset:
-    """The images of a folder as RGB bytes, classes named by their subfolders.
+    """The images of a folder as RGB bytes, turned as their EXIF says, classes named by their subfolders.
 
     Without `size`, all must have the same size; with it, each is scaled so that its shorter side is `size`, and cropped
     at the centre. If there is a subfolder `train`, it and its siblings `validation` (or `val`) and `test` are the splits.
@@ -82,7 +82,7 @@ def _decode_all(files: Sequence[Path], size: int | None, progress: bool) -> npt.
             height, width = first.shape[:2]
             raise ValueError(
                 f"{files[row]}: expected {width} x {height} pixels as {files[0].name} has, got {image.shape[1]} x "
-                f"{image.shape[0]}; pass size= to bring all images to one size"
+                f"{image.shape[0]}; pass size= (on the command line --size) to bring all to one size"
             )
         out[row] = image
 
@@ -105,9 +105,23 @@ def _track(steps: Iterable[None], total: int, progress: bool) -> Iterable[None]:
 def _decode(path: Path, size: int | None) -> npt.NDArray[np.uint8]:
     try:
         with Image.open(path) as image:
-            rgb = image.convert("RGB")
+            rgb = _rgb(image)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path}: could not decode this image: {error}; repair or remove it") from error
     if size is not None:
         rgb = ImageOps.fit(rgb, (size, size), Image.Resampling.BILINEAR)
     return np.asarray(rgb)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Upright and in bytes; 16 bits are scaled, where Pillow would clip them at 255."""
+    try:
+        upright = ImageOps.exif_transpose(image)
+    except SyntaxError:  # no EXIF that Pillow can read; the pixels may well be
+        upright = image
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):  # which never hold more
+        levels = np.round(np.asarray(upright, np.float32) / 257).astype(np.uint8)
+        return Image.fromarray(levels).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"expected 8 or 16 bits, got 32 (mode {image.mode}), of which the range is not known")
+    return upright.convert("RGB")

@@ -1,4 +1,4 @@
-"""CSV and Parquet with a target column: categories one-hot, missing numbers filled, both from the training split alone."""
+"""CSV and Parquet with a target column: categories one-hot, missing numbers filled from the training split alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from squareloss.lab.data.dataset import Dataset, Split, SplitPlan, encode_labels
 Floats = npt.NDArray[np.float32]
 
 MAX_CATEGORIES = 1000  # beyond this a text column is an identifier, and one-hot columns would fill the memory
+_PLAIN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_DRESSED = re.compile(r"[-+]?[$€£]?(\d+|\d{1,3}(,\d{3})+)(\.\d*)?%?")  # a number to a reader: 1,234 or $5.00 or 12%
+_MISSING = ("", "?", "-", "--", ".", "na", "n/a", "nan", "null")  # among numbers; a category may well be called "-"
+_MOSTLY, _FEW = 0.9, 20  # from which share on a text column is one of numbers, and up to how many may be categories
 _INDEX = re.compile(r"__index_level_\d+__")  # what pandas calls its row numbers in Parquet
+_NAMELESS = re.compile(r"(Unnamed: [\d.]+)?")  # and in CSV, where R has no name for them either
 
 
 class Encoded(NamedTuple):
@@ -31,14 +36,16 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
     """Rows of a CSV or Parquet file, with `target` as the class.
 
     Numeric columns are kept, missing values replaced by the training mean. Text, boolean and dictionary columns become one
-    0/1 column per category seen in training; a missing or unseen category is all zeros. Dates, lists and columns without
-    a single training value are refused by name. What was filled or unseen is told in `notes`.
+    0/1 column per category of the whole table, so that the width is that of every split; a category missing, or unseen in
+    training, is all zeros. A text column of numbers with marks such as "?" is numeric, the marks are missing values; one of
+    numbers with some words is refused by name, as are dates, lists and columns without a single training value. What was
+    filled or unseen is told in `notes`.
     """
     table = _read(path)
     _check_columns(table, path, target)
     y, classes = encode_labels(_target(table.column(target), f"{path}, column {target!r}"), f"{path}, column {target!r}")
     rows = plan.rows(y)
-    index = [name for name in table.column_names if _INDEX.fullmatch(name)]
+    index = [name for name in table.column_names if name != target and _is_index(table.column(name), name)]
     features = [name for name in table.column_names if name != target and name not in index]
     if not features:
         raise ValueError(f"{path}: expected columns to predict {target!r} from, got none beside it")
@@ -49,7 +56,7 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
         path.stem, "table", train, validation, test, classes, *moments(train.x),
         features=tuple(name for column in encoded for name in column.names),
         notes=tuple(note for column in encoded for note in column.notes)
-        + tuple(f"column {name!r}: row numbers written by pandas, left out" for name in index),
+        + tuple(f"column {name!r}: row numbers or names, as pandas and R write them, left out" for name in index),
     )  # fmt: skip
 
 
@@ -83,6 +90,17 @@ def _check_columns(table: Any, path: Path, target: str | None) -> None:
         raise ValueError(f"{path}: expected a target column {target!r}, got the columns {listed}{hint}")
 
 
+def _is_index(column: Any, name: str) -> bool:
+    """Row numbers or names that came along when the file was written: no name of its own, and another value in each row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if _INDEX.fullmatch(name):
+        return True
+    numbers_or_text = pa.types.is_integer(column.type) or _is_text(column.type)
+    return bool(_NAMELESS.fullmatch(name)) and numbers_or_text and len(pc.unique(column)) == len(column)
+
+
 def _target(column: Any, what: str) -> npt.NDArray[Any]:
     import pyarrow as pa
 
@@ -106,7 +124,9 @@ def _encode(column: Any, name: str, train: npt.NDArray[np.int64], path: Path) ->
     kind = column.type
     if column.null_count == len(column):
         raise ValueError(f"{what}: expected values, got none at all; drop the column")
-    if pa.types.is_dictionary(kind) or pa.types.is_boolean(kind) or _is_text(kind):
+    if _is_text(kind):
+        return _text(column.cast(pa.string()), name, train, what)
+    if pa.types.is_dictionary(kind) or pa.types.is_boolean(kind):
         return _categorical(_decoded(column).cast(pa.string()), name, train, what)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return _numeric(column.cast(pa.float64(), safe=False).to_numpy(), name, train, what)
@@ -127,25 +147,61 @@ def _numeric(values: npt.NDArray[np.float64], name: str, train: npt.NDArray[np.i
     return Encoded(np.where(missing, mean, values).astype(np.float32)[:, None], [name], [note])
 
 
+def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> Encoded:
+    """Categories, or numbers if all other values are marks of missing ones; raises for numbers with some words among them."""
+    import pyarrow.compute as pc
+
+    trimmed = pc.utf8_trim_whitespace(column)
+    counts = {pair["values"]: pair["counts"] for pair in pc.value_counts(trimmed.drop_null()).to_pylist()}
+    marks = [text for text in counts if text.lower() in _MISSING]
+    plain = {text: float(text) for text in counts if _PLAIN.fullmatch(text)}
+    strange = [text for text in counts if text not in plain and text not in marks]
+    if marks and len(plain) > 1 and not strange:
+        numbers = np.array([plain.get(text, np.nan) for text in trimmed.to_pylist()])
+        encoded = _numeric(numbers, name, train, what)
+        note = f"column {name!r}: {', '.join(map(repr, marks))} among the numbers, read as missing"
+        return encoded._replace(notes=[note, *encoded.notes])
+    like = [text for text in counts if text in plain or _DRESSED.fullmatch(text)]
+    share = sum(counts[text] for text in like) / max(1, sum(counts[text] for text in counts if text not in marks))
+    if not strange or share < _MOSTLY:
+        return _categorical(column, name, train, what)
+    said = _with_rows(strange, trimmed.to_pylist())
+    if len(like) > _FEW:
+        raise ValueError(
+            f"{what}: expected numbers alone, as in most of its rows, got {said}; write plain numbers (1234, not 1,234), leave "
+            "missing cells empty, or, if these are categories, write all of them as words"
+        )
+    encoded = _categorical(column, name, train, what)
+    return encoded._replace(notes=[f"column {name!r}: {said} among numbers, read as categories", *encoded.notes])
+
+
+def _with_rows(texts: list[str], column: list[str], most: int = 3) -> str:
+    """Each text with the row where it comes first, the first row of data being 1."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(f"{text!r} (data row {column.index(text) + 1})" for text in texts[:most]) + more
+
+
 def _categorical(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> Encoded:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    categories = sorted(pc.unique(column.take(pa.array(train))).drop_null().to_pylist())
-    if not categories:
-        raise ValueError(f"{what}: expected a value in the training split, got none at all; drop the column")
+    categories = sorted(pc.unique(column).drop_null().to_pylist())
     if len(categories) > MAX_CATEGORIES:
         raise ValueError(
             f"{what}: expected at most {MAX_CATEGORIES} categories, got {len(categories)}: "
             "an identifier or free text; drop the column or encode it as numbers"
         )
     codes = pc.fill_null(pc.index_in(column, value_set=pa.array(categories, pa.string())), -1).to_numpy()
-    values = (codes[:, None] == np.arange(len(categories))).astype(np.float32)
+    numbers = np.arange(len(categories))
+    seen = np.isin(numbers, codes[train])  # the weights of others would stay as they were drawn: their column is zero
+    if not seen.any():
+        raise ValueError(f"{what}: expected a value in the training split, got none at all; drop the column")
+    values = (codes[:, None] == numbers) & seen
     missing = column.null_count
-    unseen = int((codes < 0).sum()) - missing
+    unseen = len(codes) - missing - int(values.sum())
     notes = [f"column {name!r}: {missing} missing of {len(codes)}, encoded as zeros"] if missing else []
     notes += [f"column {name!r}: {unseen} outside training with an unseen category, encoded as zeros"] if unseen else []
-    return Encoded(values, [f"{name}={category}" for category in categories], notes)
+    return Encoded(values.astype(np.float32), [f"{name}={category}" for category in categories], notes)
 
 
 def _decoded(column: Any) -> Any:

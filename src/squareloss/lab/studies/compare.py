@@ -10,18 +10,22 @@ have the same splits, initial weights, order of batches, noise and attacked poin
 
 from __future__ import annotations
 
+import itertools
 import math
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from squareloss.classifier import Standardize
-from squareloss.lab.data import Dataset
-from squareloss.lab.runs import Cell, Context, Job, Result
+from squareloss.lab.data import NAMES, Dataset
+from squareloss.lab.report import header
+from squareloss.lab.runs import Cell, Context, Job, Result, Store
 from squareloss.lab.studies.ingredients import LOSSES, Source, build
 from squareloss.lab.studies.measure import measure, validation_score
 from squareloss.lab.training import captured
@@ -144,6 +148,30 @@ class Compare:
             replicates |= {f"{key}{suffix}": values for key, values in reading.pop("replicates").items()}
         found |= {"lr": self.lrs[best], "grid": grid, "curve": _thin(curve)}
         return Result(job, found, artefacts={REPLICATES: {key: torch.tensor(values) for key, values in replicates.items()}})
+
+
+def default_folder(study: Compare, runs: Path = Path("runs")) -> Path:
+    """Where results lie unless told otherwise: runs/compare-NAME, or runs/compare-NAME-2 if that has those of other data.
+
+    Data are the same if their content is, or their path: a file that was edited stays where it was.
+    """
+    stem = Path(study.source.data).absolute().stem
+    first = runs / f"{study.name}-{stem}"
+    if study.source.data in NAMES:
+        return first
+    others = (runs / f"{study.name}-{stem}-{number}" for number in itertools.count(2))
+    candidates = others if stem in NAMES else itertools.chain([first], others)  # digits.csv is not digits
+    return next(folder for folder in candidates if not _has_other_data(folder, study))
+
+
+def _has_other_data(folder: Path, study: Compare) -> bool:
+    if not (folder / f"{study.name}.json").exists():
+        return False
+    store, path = Store(folder, create=False), Path(study.source.data).resolve()
+    words = shlex.split(header.read(store, study.name).command)
+    if any(Path(word).resolve() == path for word in words):
+        return False
+    return all(record.spec["data"]["content"] != study.content for record in store.records(study.name))
 
 
 def _validated(run: Run, curve: list[Epoch] | Diverged, data: Dataset) -> dict[str, Any]:

@@ -43,6 +43,7 @@ SMALL = Recipe(
 )
 ALL_RECIPES = {"small": SMALL, **RECIPES}
 
+_CALLED = "a network of your own is made by function(shape, outputs); it takes (N, *shape) and gives (N, outputs)"
 _LARGE = 24  # pixels: larger images get networks and radii for photographs, smaller ones those for digits
 
 
@@ -145,31 +146,37 @@ def build(spec: dict[str, Any], shape: tuple[int, ...], outputs: int, seed: int)
 
 def check_network(spec: dict[str, Any], data: Dataset) -> int:
     """How many parameters the network has; raises unless it takes inputs of the data and gives one output per class."""
-    network = build(spec, data.shape, data.num_classes, seed=0)
+    name, inputs = spec["name"], (2, *data.shape)
+    with _blamed(f"{name}{data.shape, data.num_classes} failed"):
+        network = build(spec, data.shape, data.num_classes, seed=0)
     if not isinstance(network, nn.Module):
-        raise TypeError(f"expected {spec['name']} to return an nn.Module, got {type(network).__name__}")
-    with torch.no_grad():
-        found = network.eval()(torch.zeros(2, *data.shape))
+        raise ValueError(f"expected {name} to return an nn.Module, got {type(network).__name__}; {_CALLED}")
+    with torch.no_grad(), _blamed(f"{name} failed on inputs of shape {inputs}"):
+        found = network.eval()(torch.zeros(inputs))
     shape = tuple(getattr(found, "shape", ()))
     if shape != (2, data.num_classes):
         raise ValueError(
-            f"expected {spec['name']} to give outputs (2, {data.num_classes}) for inputs {(2, *data.shape)}, "
-            f"got {shape or type(found).__name__}; it is called as function(shape, outputs)"
+            f"expected {name} to give outputs (2, {data.num_classes}) for inputs {inputs}, "
+            f"got {shape or type(found).__name__}; {_CALLED}"
         )
     return sum(p.numel() for p in network.parameters())
+
+
+@contextmanager
+def _blamed(what: str, advice: str = _CALLED) -> Iterator[None]:
+    """Whatever a user's code raises, as a ValueError that says what was tried."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{what}: {type(error).__name__}: {error}; {advice}") from error
 
 
 def _function(name: str) -> Callable[[tuple[int, ...], int], nn.Module]:
     """The function that "package.module:function" names; modules in the working directory are found too."""
     module_name, _, attribute = name.partition(":")
-    with _working_directory_on_path():
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            raise ValueError(
-                f"could not import {module_name!r} for the model {name!r}: {error}; expected package.module:function, with the "
-                "module in the working directory or installed"
-            ) from error
+    advice = "expected package.module:function, with the module in the working directory or installed"
+    with _working_directory_on_path(), _blamed(f"could not import {module_name!r} for the model {name!r}", advice):
+        module = importlib.import_module(module_name)
     functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
     found: Callable[[tuple[int, ...], int], nn.Module] = getattr(
         module, choose(f"function of {module_name}", attribute, functions)
