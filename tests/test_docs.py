@@ -15,6 +15,7 @@ from squareloss.lab.studies.run import with_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = sorted(path for name in ("synthetic", "theory", "theory-paper") for path in (ROOT / "results" / name).iterdir())
+RESULTS += [ROOT / "results" / "images"]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
