@@ -318,6 +318,9 @@ def test_gaussian_noise_is_added_where_it_says(net):
     assert standardised.correct.shape == (2, 2, len(x))
     with pytest.raises(ValueError, match=r"expected channel_std of shape \(1,\)"):
         attacks.gaussian_noise(net, x, y, channel_std=[0.5, 0.5])
+    for name in ("draws", "batch_size"):
+        with pytest.raises(ValueError, match=f"expected {name} to be 1 or more, got 0"):
+            attacks.gaussian_noise(net, x, y, **{name: 0})
 
 
 def test_a_table_of_attacks(net, points):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from squareloss.attacks._rounds import Options, Round, Stage
+from squareloss.attacks._rounds import Options, Round, Stage, check_options
 from squareloss.attacks._run import attack
 from squareloss.attacks.apgd import APGDRound
 from squareloss.attacks.fab import FABRound
@@ -43,6 +43,7 @@ def autoattack(
         attacks: names out of "apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square", in the order to run; overrides `version`.
         options: see `Options`; `parity=True` draws the random numbers of the published code.
     """
+    check_options(autoattack, options)
     if version not in VERSIONS:
         raise ValueError(f"Unknown version {version!r}. Available: {', '.join(VERSIONS)}")
     names = tuple(VERSIONS[version] if attacks is None else attacks)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss.attacks._network import Prepared
-from squareloss.attacks._rounds import Options
+from squareloss.attacks._rounds import Options, check_options
 from squareloss.attacks.apgd import apgd, apgd_targeted
 from squareloss.attacks.autoattack import autoattack
 from squareloss.attacks.fab import fab_targeted
@@ -123,6 +123,7 @@ def evaluate(
         surrogate: another network for `worst_case` to transfer from.
         options: see `Options`; `save` is a folder here, with one file per attack and radius.
     """
+    check_options(evaluate, options)
     radii = [float(e) for e in ([eps] if isinstance(eps, (int, float)) else eps)]
     runs = {name: _attack(name, coding, surrogate) for name in attacks}
     folder, began = options.get("save"), time.monotonic()

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from squareloss import _checks
 from squareloss.attacks._common import Norm, check_inputs, norm_name
 from squareloss.attacks._network import Network, Prepared, prepare
-from squareloss.attacks._rounds import Options
+from squareloss.attacks._rounds import Options, check_options
 from squareloss.attacks.apgd import apgd
 from squareloss.attacks.losses import objective
 from squareloss.attacks.square_attack import square_attack
@@ -107,6 +108,9 @@ def masking_report(
         queries: of Square Attack.
         options: see `Options`; `save` and `parity` are not used.
     """
+    check_options(masking_report, options)
+    _checks.whole("points", points)
+    _checks.whole("queries", queries)
     norm = norm_name(options.get("norm", "linf"))
     check_inputs(model, x, y, eps, norm)
     plain: Options = {**options, "save": None, "parity": False, "progress": False}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from squareloss import _checks
 from squareloss.attacks._common import batches, check_inputs
 from squareloss.attacks._network import Network
 from squareloss.attacks._random import PerExample
@@ -56,6 +57,9 @@ def gaussian_noise(
         batch_size: points per pass.
     """
     check_inputs(model, x, y, 1.0, "l2")
+    _checks.whole("draws", draws)
+    if batch_size is not None:
+        _checks.whole("batch_size", batch_size)
     network = Network(model, x, y, batch_size=batch_size, plain=True)
     width = _widths(channel_std, x)
     correct = torch.zeros(len(std), draws, len(x), dtype=torch.bool)
