@@ -9,6 +9,8 @@ import torch
 from typer.testing import CliRunner
 
 from squareloss import Classifier, SquareLoss, Standardize
+from squareloss.attacks.apgd import APGDRound
+from squareloss.attacks.pgd import PGDRound
 from squareloss.cli import app
 from squareloss.lab.attack import attack
 from squareloss.lab.data import load
@@ -40,9 +42,29 @@ def test_the_table_and_its_file(saved, tmp_path):
     assert list(rows) == [*attacks, "minimum"]
     assert rows["pgd-ce"][1] < rows["pgd-ce"][0] <= table.clean
     assert all(rows["minimum"][i] <= min(rows[name][i] for name in attacks) for i in range(2))
-    # a second start reads what the first one kept
-    again = attack(saved, "digits", [0.02, 0.3], attacks=attacks, points=60, out=out, progress=False)
-    assert [r["robust"] for r in again.rows()] == [r["robust"] for r in table.rows()]
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_an_interrupted_evaluation_goes_on_and_another_one_starts_afresh(saved, tmp_path, monkeypatch):
+    out = tmp_path / "attack.json"
+
+    def run(points, **options):
+        return attack(saved, "digits", [0.1], attacks=["pgd-ce", "apgd-ce"], points=points, out=out, progress=False, **options)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    whole = run(20)
+    with monkeypatch.context() as patch:
+        patch.setattr(APGDRound, "step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(20)
+    for points, options in ((10, {}), (20, {"seed": 1})):
+        run(points, **options)
+        assert json.loads(out.read_text())["points"] == points
+    monkeypatch.setattr(PGDRound, "step", stop)  # its part is read, not done again
+    assert [row["robust"] for row in run(20).rows()] == [row["robust"] for row in whole.rows()]
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_the_command_reads_fractions(saved, tmp_path):

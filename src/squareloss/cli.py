@@ -263,7 +263,10 @@ def attack(
     points: Annotated[int | None, typer.Option(help="Test images to attack. Default: all.", show_default=False)] = None,
     device: Device = "auto",
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="The JSON file. Default: attack.json in DIR.", show_default=False)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The JSON file, replaced if it is there. Default: attack.json in DIR.", show_default=False),
+    ] = None,
     data_dir: DataDir = None,
     quiet: Quiet = False,
 ) -> None:

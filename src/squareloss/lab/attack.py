@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
+from squareloss.attacks._save import fingerprint
 from squareloss.attacks.evaluation import DEFAULT, AttackTable, evaluate
 from squareloss.classifier import Classifier
 from squareloss.codings import Coding
@@ -37,7 +40,8 @@ def attack(
         source, root: the data, as for `squareloss.lab.data.load`.
         eps: radii. norm: "linf" or "l2". attacks: names, as for `squareloss.attacks.evaluation.evaluate`.
         points: how many test images, from the first; all if None.
-        out: a file; beside it, in a folder of the same name, an interrupted evaluation is kept and gone on from.
+        out: a file; beside it, in a folder of the same name, an interrupted evaluation is kept and gone on from. Of another
+            classifier, other points or another seed there, each has a folder of its own; it goes when the file is written.
     """
     check_device(device)
     if points is not None and points < 1:
@@ -54,12 +58,16 @@ def attack(
         )
     x, y = data.test.x[:points].float() / 255, data.test.y[:points]
     coding = classifier.link if isinstance(classifier.link, Coding) else None
-    kept = None if out is None else out.with_suffix(".parts")
+    mark = fingerprint(classifier, x, y, f"{classifier.link} {norm} {seed} {device}")[:12]
+    kept = None if out is None else out.with_suffix(".parts") / mark
     table = evaluate(
         classifier, x.to(device), y.to(device), list(eps), attacks=attacks, norm=norm, seed=seed, coding=coding,
         progress=progress, save=kept,
     )  # fmt: skip
-    if out is not None:
+    if out is not None and kept is not None:
         facts = {"classifier": directory.name, "data": data.name, "points": len(y), "torch": torch.__version__}
         write_atomically(out, json.dumps({**facts, **table.to_dict()}, indent=1).encode() + b"\n")
+        shutil.rmtree(kept)
+        with suppress(OSError):  # others are kept there
+            kept.parent.rmdir()
     return table
