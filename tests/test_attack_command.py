@@ -67,6 +67,51 @@ def test_an_interrupted_evaluation_goes_on_and_another_one_starts_afresh(saved, 
     assert list(tmp_path.iterdir()) == [out]
 
 
+def relabelled(folder, classes):
+    """The classifier of `folder` once more, with those names for its classes."""
+    found = Classifier.load(folder)
+    Classifier(found.network, found.link, found.preprocess, classes=classes).save(folder.parent / "relabelled")
+    return folder.parent / "relabelled"
+
+
+def test_labels_are_matched_by_name(saved, tmp_path):
+    data = load("digits")
+    file, rows = tmp_path / "some.npz", data.test.y >= 5
+    train = data.train.x[data.train.y >= 5], data.train.y[data.train.y >= 5]
+    words = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
+
+    def clean(folder, names):
+        named = zip(("x_train", "y_train", "x_test", "y_test"), (*train, data.test.x[rows], data.test.y[rows]), strict=True)
+        np.savez(file, **{key: names[value] if key[0] == "y" else value.numpy() for key, value in named})
+        return attack(folder, str(file), [0.1], attacks=["pgd-ce"], points=30, progress=False).clean
+
+    assert clean(saved, np.arange(10)) > 0.8
+    assert clean(relabelled(saved, words.tolist()), words) > 0.8
+    assert clean(relabelled(saved, range(10)), np.arange(10)) > 0.8
+    with pytest.raises(
+        ValueError, match="classes of the classifier, 0, 1, .*, 9, got eight, five, nine, seven, six; .*by name"
+    ):
+        clean(saved, words)
+    with pytest.raises(
+        ValueError, match="expected data of 10 classes for a classifier that does not name its own, got 5, 6, 7"
+    ):
+        clean(relabelled(saved, None), np.arange(10))
+    for names in (None, words.tolist()):  # classes called 0 to 9 are those, in order
+        folder = relabelled(saved, names)
+        assert attack(folder, "digits", [0.1], attacks=["pgd-ce"], points=30, progress=False).clean > 0.8
+
+
+def test_the_seed_is_that_of_the_attacks_alone(saved, tmp_path):
+    clean = {}
+    for seed, split in ((0, 0), (3, 0), (0, 1)):
+        out = tmp_path / "attack.json"
+        attack(saved, "digits", [0.1], attacks=["pgd-ce"], seed=seed, split_seed=split, out=out, progress=False)
+        found = json.loads(out.read_text())
+        assert (found["seed"], found["split_seed"]) == (seed, split)
+        clean[seed, split] = found["clean"]
+    assert clean[0, 0] == clean[3, 0] != clean[0, 1]  # the same images, and others
+
+
 def test_the_command_reads_fractions(saved, tmp_path):
     out = tmp_path / "attack.json"
     arguments = ["attack", str(saved), "--data", "digits", "--eps", "1/50,0.3", "--attacks", "pgd-ce", "--points", "20"]

@@ -262,7 +262,14 @@ def attack(
     norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
     points: Annotated[int | None, typer.Option(help="Test images to attack. Default: all.", show_default=False)] = None,
     device: Device = "auto",
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the attacks: their random starts and squares.")] = 0,
+    split_seed: Annotated[
+        int,
+        typer.Option(
+            help="Draws a fifth of the data as test images, where they have no test set of their own: the seed that the "
+            "classifier's training images were drawn with, or it is attacked on some of those."
+        ),
+    ] = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="The JSON file, replaced if it is there. Default: attack.json in DIR.", show_default=False),
@@ -281,7 +288,7 @@ def attack(
     radii = _numbers("eps", eps) or []
     table = attack(
         directory, data, radii, attacks=attacks.split(","), norm=norm, points=points, device=device, seed=seed,
-        out=out or directory / "attack.json", root=data_dir, progress=not quiet,
+        split_seed=split_seed, out=out or directory / "attack.json", root=data_dir, progress=not quiet,
     )  # fmt: skip
     typer.echo(table)
 
