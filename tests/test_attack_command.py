@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torch import nn
 from typer.testing import CliRunner
 
-from squareloss import Classifier, SquareLoss, Standardize
+from squareloss import Classifier, Simplex, SquareLoss, Standardize
 from squareloss.attacks.apgd import APGDRound
 from squareloss.attacks.pgd import PGDRound
 from squareloss.cli import app
@@ -119,6 +121,39 @@ def test_the_command_reads_fractions(saved, tmp_path):
     assert done.exit_code == 0, done.output
     assert "clean accuracy" in done.output
     assert json.loads(out.read_text())["eps"] == [0.02, 0.3]
+
+
+OWN = """
+import math
+from torch import nn
+
+
+def build(shape, outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs))
+"""
+
+
+@pytest.mark.parametrize(("link", "classes"), [(Simplex(), ["a", "b", "c"]), (Simplex(reduced=True), None)])
+def test_a_network_of_ones_own_on_a_folder_of_images(tmp_path, monkeypatch, link, classes):
+    monkeypatch.chdir(tmp_path)
+    name = "own_reduced" if link.reduced else "own_plain"
+    Path(f"{name}.py").write_text(OWN)
+    for i, label in enumerate("abc"):
+        Path("photos", label).mkdir(parents=True)
+        for k in range(10):
+            Image.new("RGB", (9 + k, 12), (80 * i, k, 0)).save(Path("photos", label, f"{k}.png"))
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2 if link.reduced else 3))
+    Classifier(network, link, classes=classes).save("net")
+    arguments = ["attack", "net", "--data", "photos", "--size", "8", "--attacks", "pgd-ce", "--quiet"]
+    done = CliRunner().invoke(app, [*arguments, "--model", f"{name}:build"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(Path("net/attack.json").read_text())["points"] == 6
+    with pytest.raises(ValueError, match="expected --model package.module:function, since .*Sequential, is not built in"):
+        attack(Path("net"), "photos", [0.1], size=8)
+    with pytest.raises(ValueError, match="expected --model to be package.module:function, got 'mlp'"):
+        attack(Path("net"), "photos", [0.1], size=8, model="mlp")
+    with pytest.raises(ValueError, match="expected --size to be 1 or more, got 0"):
+        attack(Path("net"), "photos", [0.1], size=0)
 
 
 def test_what_can_not_be_attacked_is_refused(saved, tmp_path):

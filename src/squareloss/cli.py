@@ -260,6 +260,15 @@ def attack(
         ),
     ] = "pgd-ce,autoattack,worst_case",
     norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="package.module:function for a network of your own: function(shape, outputs) returns an nn.Module of "
+            "the saved architecture. Built-in ones need none.",
+            show_default=False,
+        ),
+    ] = None,
+    size: Size = None,
     points: Annotated[int | None, typer.Option(help="Test images to attack. Default: all.", show_default=False)] = None,
     device: Device = "auto",
     seed: Annotated[int, typer.Option(help="Of the attacks: their random starts and squares.")] = 0,
@@ -279,16 +288,18 @@ def attack(
 ) -> None:
     """Attack a saved classifier and print what each attack leaves. Stopped, the same command goes on.
 
-    Example:
+    Examples:
 
       squareloss attack runs/mynet --data cifar10 --eps 2/255,4/255,8/255
+
+      squareloss attack runs/mynet --data photos/ --size 32 --model mynet:build --points 100
     """
     from squareloss.lab.attack import attack
 
     radii = _numbers("eps", eps) or []
     table = attack(
-        directory, data, radii, attacks=attacks.split(","), norm=norm, points=points, device=device, seed=seed,
-        split_seed=split_seed, out=out or directory / "attack.json", root=data_dir, progress=not quiet,
+        directory, data, radii, attacks=attacks.split(","), norm=norm, model=model, size=size, points=points, device=device,
+        seed=seed, split_seed=split_seed, out=out or directory / "attack.json", root=data_dir, progress=not quiet,
     )  # fmt: skip
     typer.echo(table)
 

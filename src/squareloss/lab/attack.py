@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from squareloss import _checkpoint
 from squareloss.attacks._save import fingerprint
 from squareloss.attacks.evaluation import DEFAULT, AttackTable, evaluate
 from squareloss.classifier import Classifier
@@ -18,6 +21,7 @@ from squareloss.codings import Coding
 from squareloss.lab.data import Dataset, load
 from squareloss.lab.runs.execute import check_device
 from squareloss.lab.runs.store import write_atomically
+from squareloss.lab.studies.ingredients import build
 
 
 def attack(
@@ -27,6 +31,8 @@ def attack(
     *,
     attacks: Sequence[str] = DEFAULT,
     norm: str = "linf",
+    model: str | None = None,
+    size: int | None = None,
     points: int | None = None,
     device: str = "auto",
     seed: int = 0,
@@ -39,8 +45,9 @@ def attack(
 
     Arguments:
         directory: where `Classifier.save` wrote it; its inputs are images in [0, 1].
-        source, root: the data, as for `squareloss.lab.data.load`.
+        source, root, size: the data, as for `squareloss.lab.data.load`.
         eps: radii. norm: "linf" or "l2". attacks: names, as for `squareloss.attacks.evaluation.evaluate`.
+        model: "package.module:function" for a network that is not built in, called as by `squareloss compare`.
         points: how many test images, from the first; all if None.
         seed: of the attacks. split_seed: draws the test images where the data do not bring them; the one that the training
             images were drawn with, else they are attacked too.
@@ -48,18 +55,24 @@ def attack(
             classifier, other points or another seed there, each has a folder of its own; it goes when the file is written.
     """
     check_device(device)
-    if points is not None and points < 1:
-        raise ValueError(f"expected --points to be 1 or more, got {points}")
+    for option, value in {"points": points, "size": size}.items():
+        if value is not None and value < 1:
+            raise ValueError(f"expected --{option} to be 1 or more, got {value}")
     if Path(source).suffix.lower() in (".csv", ".parquet"):
         raise ValueError(f"expected images to attack, got the table {source}; attacks move pixels in [0, 1]")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    classifier = Classifier.load(directory)
-    data = load(source, seed=split_seed, root=root)
+    config = _checkpoint.read_config(directory)
+    _check_model(model, _checkpoint.section(config, "network", (dict,), directory))
+    data = load(source, seed=split_seed, root=root, size=size, progress=progress and sys.stderr.isatty())
     if data.kind != "image":
         raise ValueError(
             f"expected images to attack, got {source} with a row of numbers per sample; attacks move pixels in [0, 1]"
         )
+    # one output per class, or one less with reduced simplex coding
+    outputs = len(config.get("classes") or data.classes) - bool((config.get("link") or {}).get("reduced"))
+    network = None if model is None else build({"name": model}, data.shape, outputs, seed=0)
+    classifier = Classifier.load(directory, network=network)
     x = data.test.x[:points].float() / 255
     y = _labels(classifier, data)[:points]
     coding = classifier.link if isinstance(classifier.link, Coding) else None
@@ -77,6 +90,17 @@ def attack(
         with suppress(OSError):  # others are kept there
             kept.parent.rmdir()
     return table
+
+
+def _check_model(model: str | None, saved: dict[str, Any]) -> None:
+    """Raise unless the network can be built: it is built in, or there is a function that makes it."""
+    if model is None and saved.get("spec") is None:
+        raise ValueError(
+            f"expected --model package.module:function, since the saved network, {saved.get('class')}, is not built in; "
+            "function(shape, outputs) returns one of the same architecture"
+        )
+    if model is not None and ":" not in model:
+        raise ValueError(f"expected --model to be package.module:function, got {model!r}; built-in networks need none")
 
 
 def _labels(classifier: Classifier, data: Dataset) -> Tensor:
