@@ -331,12 +331,18 @@ def test_a_table_of_attacks(net, points):
     for name in table.attacks:
         assert all(a >= b for a, b in zip(rows[name], rows["minimum"], strict=True))
         assert rows[name][0] >= rows[name][1]
-    assert " 0.05" in str(table)
+    assert str(table).splitlines()[1].split() == ["linf", "0.05", "0.15"]
     assert table.to_dict()["clean"] == table.clean
     with pytest.raises(ValueError, match="Unknown attack 'pgd-hinge'. Available: .*LOSS is one of ce,"):
         attacks.evaluate(net, x, y, 0.1, attacks=["pgd-hinge"])
     with pytest.raises(ValueError, match="expected a coding for 'apgd-ce@eta'"):
         attacks.evaluate(net, x, y, 0.1, attacks=["apgd-ce@eta"])
+
+
+def test_radii_are_written_as_people_write_them():
+    written = {0.05: "0.05", 0.1: "0.1", 0.2: "0.2", 0.01: "0.01", 0.1 + 0.2: "0.3", 1.0: "1", 0.123456: "0.123456"}
+    written |= {n / 255: f"{n:g}/255" for n in (0.5, 1, 1.25, 2, 8, 16, 128)}
+    assert {eps: _common.radius(eps) for eps in written} == written
 
 
 def test_untrained_networks_of_any_width_can_be_attacked():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Literal
 
@@ -20,6 +21,14 @@ def norm_name(norm: str | float) -> Norm:
     if key not in _NORMS:
         raise ValueError(f"Unknown norm {norm!r}. Available: linf, l2")
     return _NORMS[key]
+
+
+def radius(eps: float) -> str:
+    """A radius as people write it: 0.1 if that is all of it, 2/255 or 0.5/255 if it is that, else six digits."""
+    short, levels = f"{eps:g}", round(255 * eps, 2)
+    if math.isclose(float(short), eps, rel_tol=1e-9) or abs(255 * eps - levels) > 1e-6:
+        return short
+    return f"{levels:g}/255"
 
 
 def batches(x: Tensor, size: int) -> list[Tensor]:
