@@ -116,7 +116,18 @@ def test_the_seed_is_that_of_the_attacks_alone(saved, tmp_path):
 
 def test_the_command_reads_fractions(saved, tmp_path):
     out = tmp_path / "attack.json"
-    arguments = ["attack", str(saved), "--data", "digits", "--eps", "1/50,0.3", "--attacks", "pgd-ce", "--points", "20"]
+    arguments = [
+        "attack",
+        str(saved),
+        "--data",
+        "digits",
+        "--eps",
+        "1/50, 0.3",
+        "--attacks",
+        "pgd-ce, apgd-ce",
+        "--points",
+        "20",
+    ]
     done = CliRunner().invoke(app, [*arguments, "--out", str(out), "--quiet"])
     assert done.exit_code == 0, done.output
     assert "clean accuracy" in done.output

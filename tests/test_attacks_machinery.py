@@ -318,6 +318,13 @@ def test_bad_points_are_refused(net, points):
     for eps in (8, 0, float("nan")):
         with pytest.raises(ValueError, match=r"expected eps > 0 and at most 1.*8/255, not 8"):
             attacks.pgd(net, x, y, eps)
+    with pytest.raises(ValueError, match="expected eps > 0, got inf"):
+        attacks.pgd(net, x, y, float("inf"), norm="l2")
+    for run in (attacks.pgd, attacks.evaluate):
+        with pytest.raises(TypeError, match="expected eps as a number, got '8/255'"):
+            run(net, x, y, "8/255")
+    with pytest.raises(TypeError, match=r"expected y as a tensor, got list; use torch.as_tensor\(y\)"):
+        attacks.pgd(net, x, y.tolist(), 0.1)
     with pytest.raises(ValueError, match="Unknown norm 'l1'. Available: linf, l2"):
         attacks.pgd(net, x, y, 0.1, norm="l1")
 

@@ -296,9 +296,9 @@ def attack(
     """
     from squareloss.lab.attack import attack
 
-    radii = _numbers("eps", eps) or []
+    radii, names = _numbers("eps", eps) or [], [name.strip() for name in attacks.split(",")]
     table = attack(
-        directory, data, radii, attacks=attacks.split(","), norm=norm, model=model, size=size, points=points, device=device,
+        directory, data, radii, attacks=names, norm=norm, model=model, size=size, points=points, device=device,
         seed=seed, split_seed=split_seed, out=out or directory / "attack.json", root=data_dir, progress=not quiet,
     )  # fmt: skip
     typer.echo(table)

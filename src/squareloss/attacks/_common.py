@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import numbers
 import warnings
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +106,9 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
     training = next((name or type(m).__name__ for name, m in model.named_modules() if m.training), None)
     if training is not None:
         raise ValueError(f"expected a model in eval mode, but {training!r} is in training mode; call model.eval()")
+    for name, value in {"x": x, "y": y}.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"expected {name} as a tensor, got {type(value).__name__}; use torch.as_tensor({name})")
     if x.dtype not in (torch.float32, torch.float64) or x.ndim < 2:
         raise TypeError(f"expected float32 inputs (N, ...) in [0, 1], got {x.dtype} of shape {tuple(x.shape)}")
     if len(x) == 0:
@@ -117,7 +121,14 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
         )
     if y.shape != x.shape[:1] or y.dtype.is_floating_point or y.dtype == torch.bool:
         raise ValueError(f"expected integer labels of shape ({len(x)},), got {y.dtype} of shape {tuple(y.shape)}")
-    if not eps > 0 or (norm == "linf" and eps > 1):
+    check_radius(eps, norm)
+
+
+def check_radius(eps: Any, norm: Norm) -> None:
+    """Raise unless eps is the radius of a ball that means something around inputs in [0, 1]."""
+    if not isinstance(eps, numbers.Real):
+        raise TypeError(f"expected eps as a number, got {eps!r}")
+    if not 0 < float(eps) < math.inf or (norm == "linf" and float(eps) > 1):
         raise ValueError(
             f"expected eps > 0{' and at most 1' if norm == 'linf' else ''}, got {eps}; inputs lie in [0, 1]: 8/255, not 8"
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from squareloss.attacks._common import radius
+from squareloss.attacks._common import check_radius, norm_name, radius
 from squareloss.attacks._network import Prepared
 from squareloss.attacks._rounds import Options, check_options
 from squareloss.attacks.apgd import apgd, apgd_targeted
@@ -119,7 +119,12 @@ def evaluate(
         options: see `Options`; `save` is a folder here, with one file per attack and radius.
     """
     check_options(evaluate, options)
-    radii = [float(e) for e in ([eps] if isinstance(eps, (int, float)) else eps)]
+    given = [eps] if isinstance(eps, (int, float, str)) else list(eps)
+    if not given or not attacks or isinstance(attacks, str):
+        raise ValueError(f"expected one radius or more and a list of attacks, got eps={eps!r} and attacks={attacks!r}")
+    for each in given:
+        check_radius(each, norm_name(options.get("norm", "linf")))
+    radii = [float(each) for each in given]
     runs = {name: _attack(name, coding, surrogate) for name in attacks}
     folder, began = options.get("save"), time.monotonic()
     results = {}
