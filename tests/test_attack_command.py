@@ -6,9 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torch import nn
 from typer.testing import CliRunner
 
-from squareloss import Classifier, SquareLoss, Standardize
+from squareloss import Classifier, Simplex, SquareLoss, Standardize
+from squareloss.attacks.apgd import APGDRound
+from squareloss.attacks.pgd import PGDRound
 from squareloss.cli import app
 from squareloss.lab.attack import attack
 from squareloss.lab.data import load
@@ -40,18 +44,127 @@ def test_the_table_and_its_file(saved, tmp_path):
     assert list(rows) == [*attacks, "minimum"]
     assert rows["pgd-ce"][1] < rows["pgd-ce"][0] <= table.clean
     assert all(rows["minimum"][i] <= min(rows[name][i] for name in attacks) for i in range(2))
-    # a second start reads what the first one kept
-    again = attack(saved, "digits", [0.02, 0.3], attacks=attacks, points=60, out=out, progress=False)
-    assert [r["robust"] for r in again.rows()] == [r["robust"] for r in table.rows()]
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_an_interrupted_evaluation_goes_on_and_another_one_starts_afresh(saved, tmp_path, monkeypatch):
+    out = tmp_path / "attack.json"
+
+    def run(points, **options):
+        return attack(saved, "digits", [0.1], attacks=["pgd-ce", "apgd-ce"], points=points, out=out, progress=False, **options)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    whole = run(20)
+    with monkeypatch.context() as patch:
+        patch.setattr(APGDRound, "step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(20)
+    for points, options in ((10, {}), (20, {"seed": 1})):
+        run(points, **options)
+        assert json.loads(out.read_text())["points"] == points
+    monkeypatch.setattr(PGDRound, "step", stop)  # its part is read, not done again
+    assert [row["robust"] for row in run(20).rows()] == [row["robust"] for row in whole.rows()]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def relabelled(folder, classes):
+    """The classifier of `folder` once more, with those names for its classes."""
+    found = Classifier.load(folder)
+    Classifier(found.network, found.link, found.preprocess, classes=classes).save(folder.parent / "relabelled")
+    return folder.parent / "relabelled"
+
+
+def test_labels_are_matched_by_name(saved, tmp_path):
+    data = load("digits")
+    file, rows = tmp_path / "some.npz", data.test.y >= 5
+    train = data.train.x[data.train.y >= 5], data.train.y[data.train.y >= 5]
+    words = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
+
+    def clean(folder, names):
+        named = zip(("x_train", "y_train", "x_test", "y_test"), (*train, data.test.x[rows], data.test.y[rows]), strict=True)
+        np.savez(file, **{key: names[value] if key[0] == "y" else value.numpy() for key, value in named})
+        return attack(folder, str(file), [0.1], attacks=["pgd-ce"], points=30, progress=False).clean
+
+    assert clean(saved, np.arange(10)) > 0.8
+    assert clean(relabelled(saved, words.tolist()), words) > 0.8
+    assert clean(relabelled(saved, range(10)), np.arange(10)) > 0.8
+    with pytest.raises(
+        ValueError, match="classes of the classifier, 0, 1, .*, 9, got eight, five, nine, seven, six; .*by name"
+    ):
+        clean(saved, words)
+    with pytest.raises(
+        ValueError, match="expected data of 10 classes for a classifier that does not name its own, got 5, 6, 7"
+    ):
+        clean(relabelled(saved, None), np.arange(10))
+    for names in (None, words.tolist()):  # classes called 0 to 9 are those, in order
+        folder = relabelled(saved, names)
+        assert attack(folder, "digits", [0.1], attacks=["pgd-ce"], points=30, progress=False).clean > 0.8
+
+
+def test_the_seed_is_that_of_the_attacks_alone(saved, tmp_path):
+    clean = {}
+    for seed, split in ((0, 0), (3, 0), (0, 1)):
+        out = tmp_path / "attack.json"
+        attack(saved, "digits", [0.1], attacks=["pgd-ce"], seed=seed, split_seed=split, out=out, progress=False)
+        found = json.loads(out.read_text())
+        assert (found["seed"], found["split_seed"]) == (seed, split)
+        clean[seed, split] = found["clean"]
+    assert clean[0, 0] == clean[3, 0] != clean[0, 1]  # the same images, and others
 
 
 def test_the_command_reads_fractions(saved, tmp_path):
     out = tmp_path / "attack.json"
-    arguments = ["attack", str(saved), "--data", "digits", "--eps", "1/50,0.3", "--attacks", "pgd-ce", "--points", "20"]
+    arguments = [
+        "attack",
+        str(saved),
+        "--data",
+        "digits",
+        "--eps",
+        "1/50, 0.3",
+        "--attacks",
+        "pgd-ce, apgd-ce",
+        "--points",
+        "20",
+    ]
     done = CliRunner().invoke(app, [*arguments, "--out", str(out), "--quiet"])
     assert done.exit_code == 0, done.output
     assert "clean accuracy" in done.output
     assert json.loads(out.read_text())["eps"] == [0.02, 0.3]
+
+
+OWN = """
+import math
+from torch import nn
+
+
+def build(shape, outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs))
+"""
+
+
+@pytest.mark.parametrize(("link", "classes"), [(Simplex(), ["a", "b", "c"]), (Simplex(reduced=True), None)])
+def test_a_network_of_ones_own_on_a_folder_of_images(tmp_path, monkeypatch, link, classes):
+    monkeypatch.chdir(tmp_path)
+    name = "own_reduced" if link.reduced else "own_plain"
+    Path(f"{name}.py").write_text(OWN)
+    for i, label in enumerate("abc"):
+        Path("photos", label).mkdir(parents=True)
+        for k in range(10):
+            Image.new("RGB", (9 + k, 12), (80 * i, k, 0)).save(Path("photos", label, f"{k}.png"))
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2 if link.reduced else 3))
+    Classifier(network, link, classes=classes).save("net")
+    arguments = ["attack", "net", "--data", "photos", "--size", "8", "--attacks", "pgd-ce", "--quiet"]
+    done = CliRunner().invoke(app, [*arguments, "--model", f"{name}:build"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(Path("net/attack.json").read_text())["points"] == 6
+    with pytest.raises(ValueError, match="expected --model package.module:function, since .*Sequential, is not built in"):
+        attack(Path("net"), "photos", [0.1], size=8)
+    with pytest.raises(ValueError, match="expected --model to be package.module:function, got 'mlp'"):
+        attack(Path("net"), "photos", [0.1], size=8, model="mlp")
+    with pytest.raises(ValueError, match="expected --size to be 1 or more, got 0"):
+        attack(Path("net"), "photos", [0.1], size=0)
 
 
 def test_what_can_not_be_attacked_is_refused(saved, tmp_path):

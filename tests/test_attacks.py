@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from attack_nets import cnn, digits
+from attack_nets import Limited, cnn, digits
 from squareloss import attacks
 from squareloss.attacks import _common, _random
 from squareloss.attacks.apgd import checks
@@ -300,8 +300,14 @@ def test_the_front_door_people_know(net, points):
         assert torch.equal(net(x_adv).argmax(1) != y, adversary.result.broken)
     same = attacks.autoattack(net, x, y, 0.15, attacks=["apgd-ce"], batch_size=50)
     assert torch.equal(same.x_adv, x_adv)
-    with pytest.raises(ValueError, match="Unknown version 'rand'. Available: standard"):
-        attacks.AutoAttack(net, eps=0.1, version="rand").run_standard_evaluation(x, y)
+    for wrong, message in (
+        ({"version": "rand"}, "Unknown version 'rand'. Available: standard"),
+        ({"norm": "L1"}, "Unknown norm 'L1'. Available: linf, l2"),
+        ({"attacks": ["apgd"]}, "Unknown attack 'apgd'"),
+        ({"eps": 8}, "expected eps > 0 and at most 1, got 8"),
+    ):
+        with pytest.raises(ValueError, match=message):  # at once, not when it is run
+            attacks.AutoAttack(net, **{"eps": 0.1, **wrong})
     with pytest.raises(ValueError, match="Unknown attack 'apgd'"):
         attacks.autoattack(net, x, y, 0.1, attacks=["apgd"])
 
@@ -316,8 +322,13 @@ def test_gaussian_noise_is_added_where_it_says(net):
     standardised = attacks.gaussian_noise(net, x, y, (0.4, 1.6), channel_std=[0.5], draws=2, batch_size=17)
     assert standardised.accuracy == pytest.approx(pixel.accuracy[1:], abs=1e-2)
     assert standardised.correct.shape == (2, 2, len(x))
+    alone = attacks.gaussian_noise(net, x, y, 0.2, draws=2)
+    assert (alone.std, alone.accuracy) == ([0.2], pixel.accuracy[1:2])
     with pytest.raises(ValueError, match=r"expected channel_std of shape \(1,\)"):
         attacks.gaussian_noise(net, x, y, channel_std=[0.5, 0.5])
+    for name in ("draws", "batch_size"):
+        with pytest.raises(ValueError, match=f"expected {name} to be 1 or more, got 0"):
+            attacks.gaussian_noise(net, x, y, **{name: 0})
 
 
 def test_a_table_of_attacks(net, points):
@@ -328,12 +339,23 @@ def test_a_table_of_attacks(net, points):
     for name in table.attacks:
         assert all(a >= b for a, b in zip(rows[name], rows["minimum"], strict=True))
         assert rows[name][0] >= rows[name][1]
-    assert " 0.05" in str(table)
+    assert str(table).splitlines()[1].split() == ["linf", "0.05", "0.15"]
     assert table.to_dict()["clean"] == table.clean
     with pytest.raises(ValueError, match="Unknown attack 'pgd-hinge'. Available: .*LOSS is one of ce,"):
         attacks.evaluate(net, x, y, 0.1, attacks=["pgd-hinge"])
+    for wrong in ({"eps": []}, {"attacks": []}, {"attacks": "pgd-ce"}):
+        with pytest.raises(ValueError, match="expected one radius or more and a list of attacks, got eps="):
+            attacks.evaluate(net, x, y, **{"eps": 0.1, **wrong})
+    with pytest.raises(ValueError, match="expected eps > 0 and at most 1, got 8"):
+        attacks.evaluate(Limited(net, 0), x, y, [0.1, 8])  # before the first attack has run
     with pytest.raises(ValueError, match="expected a coding for 'apgd-ce@eta'"):
         attacks.evaluate(net, x, y, 0.1, attacks=["apgd-ce@eta"])
+
+
+def test_radii_are_written_as_people_write_them():
+    written = {0.05: "0.05", 0.1: "0.1", 0.2: "0.2", 0.01: "0.01", 0.1 + 0.2: "0.3", 1.0: "1", 0.123456: "0.123456"}
+    written |= {n / 255: f"{n:g}/255" for n in (0.5, 1, 1.25, 2, 8, 16, 128)}
+    assert {eps: _common.radius(eps) for eps in written} == written
 
 
 def test_untrained_networks_of_any_width_can_be_attacked():

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import numbers
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +23,20 @@ def options(reduction: str, label_smoothing: float) -> None:
 def smoothing(value: float) -> None:
     if not 0.0 <= value < 1.0:
         raise ValueError(f"expected label_smoothing in [0, 1), got {value}")
+
+
+def nearest(name: str, available: Iterable[str]) -> str:
+    """The end of a message, "; did you mean 'simplex'?", if one of the names is near; else nothing."""
+    by_lower = {known.lower().replace("-", "_"): known for known in available}
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, 1, 0.5)
+    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
+def whole(name: str, value: Any, least: int = 1) -> None:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise TypeError(f"expected {name} to be a whole number, got {value!r}")
+    if value < least:
+        raise ValueError(f"expected {name} to be {least} or more, got {value}")
 
 
 def positive(name: str, value: float) -> None:

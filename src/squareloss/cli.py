@@ -260,25 +260,46 @@ def attack(
         ),
     ] = "pgd-ce,autoattack,worst_case",
     norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="package.module:function for a network of your own: function(shape, outputs) returns an nn.Module of "
+            "the saved architecture. Built-in ones need none.",
+            show_default=False,
+        ),
+    ] = None,
+    size: Size = None,
     points: Annotated[int | None, typer.Option(help="Test images to attack. Default: all.", show_default=False)] = None,
     device: Device = "auto",
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="The JSON file. Default: attack.json in DIR.", show_default=False)] = None,
+    seed: Annotated[int, typer.Option(help="Of the attacks: their random starts and squares.")] = 0,
+    split_seed: Annotated[
+        int,
+        typer.Option(
+            help="Draws a fifth of the data as test images, where they have no test set of their own: the seed that the "
+            "classifier's training images were drawn with, or it is attacked on some of those."
+        ),
+    ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The JSON file, replaced if it is there. Default: attack.json in DIR.", show_default=False),
+    ] = None,
     data_dir: DataDir = None,
     quiet: Quiet = False,
 ) -> None:
     """Attack a saved classifier and print what each attack leaves. Stopped, the same command goes on.
 
-    Example:
+    Examples:
 
       squareloss attack runs/mynet --data cifar10 --eps 2/255,4/255,8/255
+
+      squareloss attack runs/mynet --data photos/ --size 32 --model mynet:build --points 100
     """
     from squareloss.lab.attack import attack
 
-    radii = _numbers("eps", eps) or []
+    radii, names = _numbers("eps", eps) or [], [name.strip() for name in attacks.split(",")]
     table = attack(
-        directory, data, radii, attacks=attacks.split(","), norm=norm, points=points, device=device, seed=seed,
-        out=out or directory / "attack.json", root=data_dir, progress=not quiet,
+        directory, data, radii, attacks=names, norm=norm, model=model, size=size, points=points, device=device,
+        seed=seed, split_seed=split_seed, out=out or directory / "attack.json", root=data_dir, progress=not quiet,
     )  # fmt: skip
     typer.echo(table)
 

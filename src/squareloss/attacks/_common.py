@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import warnings
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,14 @@ def norm_name(norm: str | float) -> Norm:
     if key not in _NORMS:
         raise ValueError(f"Unknown norm {norm!r}. Available: linf, l2")
     return _NORMS[key]
+
+
+def radius(eps: float) -> str:
+    """A radius as people write it: 0.1 if that is all of it, 2/255 or 0.5/255 if it is that, else six digits."""
+    short, levels = f"{eps:g}", round(255 * eps, 2)
+    if math.isclose(float(short), eps, rel_tol=1e-9) or abs(255 * eps - levels) > 1e-6:
+        return short
+    return f"{levels:g}/255"
 
 
 def batches(x: Tensor, size: int) -> list[Tensor]:
@@ -96,6 +106,9 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
     training = next((name or type(m).__name__ for name, m in model.named_modules() if m.training), None)
     if training is not None:
         raise ValueError(f"expected a model in eval mode, but {training!r} is in training mode; call model.eval()")
+    for name, value in {"x": x, "y": y}.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"expected {name} as a tensor, got {type(value).__name__}; use torch.as_tensor({name})")
     if x.dtype not in (torch.float32, torch.float64) or x.ndim < 2:
         raise TypeError(f"expected float32 inputs (N, ...) in [0, 1], got {x.dtype} of shape {tuple(x.shape)}")
     if len(x) == 0:
@@ -108,7 +121,14 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
         )
     if y.shape != x.shape[:1] or y.dtype.is_floating_point or y.dtype == torch.bool:
         raise ValueError(f"expected integer labels of shape ({len(x)},), got {y.dtype} of shape {tuple(y.shape)}")
-    if not eps > 0 or (norm == "linf" and eps > 1):
+    check_radius(eps, norm)
+
+
+def check_radius(eps: Any, norm: Norm) -> None:
+    """Raise unless eps is the radius of a ball that means something around inputs in [0, 1]."""
+    if not isinstance(eps, numbers.Real):
+        raise TypeError(f"expected eps as a number, got {eps!r}")
+    if not 0 < float(eps) < math.inf or (norm == "linf" and float(eps) > 1):
         raise ValueError(
             f"expected eps > 0{' and at most 1' if norm == 'linf' else ''}, got {eps}; inputs lie in [0, 1]: 8/255, not 8"
         )

@@ -54,7 +54,8 @@ class Network:
         self.model = model
         self.device = next((p.device for p in [*model.parameters(), *model.buffers()]), x.device)
         self.cuda = self.device.type == "cuda"
-        self.batch_size = batch_size or (_fitting(x[0].numel()) if self.cuda else 250)
+        fitting = _fitting(x[0].numel()) if self.cuda else 250
+        self.batch_size = fitting if batch_size is None else batch_size
         sample = x[: min(len(x), 32)].to(self.device)
         scores = self.exact(sample)
         self.num_classes = check_scores(scores, self.exact(sample), len(sample), y)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol, TypedDict
+from typing import Any, ClassVar, Protocol, TypedDict, get_args
 
 from torch import Tensor
 
+from squareloss import _checks
 from squareloss.attacks._common import Norm
 from squareloss.attacks._network import Network, Precision
 from squareloss.attacks._random import Draws
@@ -36,6 +38,20 @@ class Options(TypedDict, total=False):
     parity: bool
     progress: bool
     save: str | Path | None
+
+
+def check_options(attack: Callable[..., Any], options: Options) -> None:
+    """Raise unless `attack`, called with these keywords beside its own, was called with ones that there are and that can be."""
+    own = [name for name, each in inspect.signature(attack).parameters.items() if each.kind is each.KEYWORD_ONLY]
+    known = [*own, *Options.__annotations__]
+    for name in options:
+        if name not in known:
+            hint = _checks.nearest(name, known)
+            raise TypeError(f"Unknown keyword {name!r} of {attack.__name__}. Available: {', '.join(known)}{hint}")
+    if (size := options.get("batch_size")) is not None:
+        _checks.whole("batch_size", size)
+    if (precision := options.get("precision")) not in (None, *get_args(Precision)):
+        raise ValueError(f"Unknown precision {precision!r}. Available: {', '.join(get_args(Precision))}")
 
 
 @dataclass(frozen=True)

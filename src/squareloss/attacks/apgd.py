@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from squareloss import _checks
 from squareloss.attacks._common import ascend, column, project, relative_margin
-from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State
+from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options
 from squareloss.attacks._run import attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.pgd import aims, on_sphere, set_target
@@ -43,6 +44,8 @@ def apgd(
 
     Arguments: `steps` gradient steps, `restarts` random starts, `rho` as above; the others as for `pgd`.
     """
+    check_options(apgd, options)
+    _check_schedule(steps, restarts, rho)
     goal = objective(loss, coding=coding, scale=scale)
     rounds = tuple(APGDRound(goal, steps, restart, rho=rho, attack="apgd") for restart in range(restarts))
     return attack(model, x, y, eps, lambda _: ([Stage("apgd", rounds)], []), options)
@@ -67,6 +70,8 @@ def apgd_targeted(
 
     Arguments: as for `apgd` and `pgd`; `loss` is a name in `losses.TARGETED`, with or without its suffix.
     """
+    check_options(apgd_targeted, options)
+    _check_schedule(steps, restarts, rho)
     goal = objective(loss, targeted=True, coding=coding, scale=scale)
     given = targets if isinstance(targets, Tensor) else None
 
@@ -76,6 +81,13 @@ def apgd_targeted(
         return [Stage("apgd-t", tuple(rounds))], []
 
     return attack(model, x, y, eps, plan, options)
+
+
+def _check_schedule(steps: int, restarts: int, rho: float) -> None:
+    _checks.whole("steps", steps)
+    _checks.whole("restarts", restarts)
+    if not 0 <= rho <= 1:
+        raise ValueError(f"expected rho in [0, 1], got {rho}; it is a share of the steps")
 
 
 @dataclass(frozen=True, eq=False)

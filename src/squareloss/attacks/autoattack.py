@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from squareloss.attacks._rounds import Options, Round, Stage
+from squareloss.attacks._common import check_radius, norm_name
+from squareloss.attacks._rounds import Options, Round, Stage, check_options
 from squareloss.attacks._run import attack
 from squareloss.attacks.apgd import APGDRound
 from squareloss.attacks.fab import FABRound
@@ -43,17 +44,24 @@ def autoattack(
         attacks: names out of "apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square", in the order to run; overrides `version`.
         options: see `Options`; `parity=True` draws the random numbers of the published code.
     """
+    check_options(autoattack, options)
+    names = _names(version, attacks)
+
+    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
+        return [Stage(name, _STAGES[name](num_classes)) for name in names], _notes(names, num_classes)
+
+    return attack(model, x, y, eps, plan, options)
+
+
+def _names(version: str, attacks: Sequence[str] | None) -> tuple[str, ...]:
+    """Which attacks, in order."""
     if version not in VERSIONS:
         raise ValueError(f"Unknown version {version!r}. Available: {', '.join(VERSIONS)}")
     names = tuple(VERSIONS[version] if attacks is None else attacks)
     unknown = [name for name in names if name not in _STAGES]
     if unknown or not names:
         raise ValueError(f"Unknown attack {unknown[0] if unknown else ''!r}. Available: {', '.join(_STAGES)}")
-
-    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
-        return [Stage(name, _STAGES[name](num_classes)) for name in names], _notes(names, num_classes)
-
-    return attack(model, x, y, eps, plan, options)
+    return names
 
 
 def _apgd_ce(num_classes: int) -> tuple[Round, ...]:
@@ -125,6 +133,8 @@ class AutoAttack:
         attacks: Sequence[str] | None = None,
         verbose: bool = False,
     ) -> None:
+        check_radius(eps, norm_name(norm))
+        _names(version, attacks)
         self.model, self.norm, self.eps, self.version = model, norm, eps, version
         self.seed, self.attacks, self.verbose = seed, attacks, verbose
         self.result: AttackResult | None = None

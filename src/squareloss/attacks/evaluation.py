@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from squareloss.attacks._common import check_radius, norm_name, radius
 from squareloss.attacks._network import Prepared
-from squareloss.attacks._rounds import Options
+from squareloss.attacks._rounds import Options, check_options
 from squareloss.attacks.apgd import apgd, apgd_targeted
 from squareloss.attacks.autoattack import autoattack
 from squareloss.attacks.fab import fab_targeted
@@ -76,15 +77,9 @@ class AttackTable:
 
     def __str__(self) -> str:
         width = max(len(row["attack"]) for row in self.rows())
-        head = f"{self.norm:<{width}}  " + "  ".join(f"{_radius(e):>8}" for e in self.eps)
+        head = f"{self.norm:<{width}}  " + "  ".join(f"{radius(e):>8}" for e in self.eps)
         lines = [f"{r['attack']:<{width}}  " + "  ".join(f"{v:8.2%}" for v in r["robust"]) for r in self.rows()]
         return "\n".join([f"clean accuracy {self.clean:.2%}", head, *lines])
-
-
-def _radius(eps: float) -> str:
-    """As people write it: in halves of 1/255 if it is that, else as a number."""
-    halves = 2 * 255 * eps
-    return f"{halves / 2:g}/255" if abs(halves - round(halves)) < 1e-6 else f"{eps:.4g}"
 
 
 class EtaScores(nn.Module):
@@ -123,7 +118,13 @@ def evaluate(
         surrogate: another network for `worst_case` to transfer from.
         options: see `Options`; `save` is a folder here, with one file per attack and radius.
     """
-    radii = [float(e) for e in ([eps] if isinstance(eps, (int, float)) else eps)]
+    check_options(evaluate, options)
+    given = [eps] if isinstance(eps, (int, float, str)) else list(eps)
+    if not given or not attacks or isinstance(attacks, str):
+        raise ValueError(f"expected one radius or more and a list of attacks, got eps={eps!r} and attacks={attacks!r}")
+    for each in given:
+        check_radius(each, norm_name(options.get("norm", "linf")))
+    radii = [float(each) for each in given]
     runs = {name: _attack(name, coding, surrogate) for name in attacks}
     folder, began = options.get("save"), time.monotonic()
     results = {}
@@ -131,11 +132,11 @@ def evaluate(
     with Prepared():
         for name, run in runs.items():
             seen = views.setdefault(name.endswith("@eta"), _scores(model, name, coding))
-            for radius in radii:
+            for each in radii:
                 own: Options = {**options}
                 if folder is not None:
-                    own["save"] = Path(str(folder)) / f"{name.replace('@', '-')}-{radius:.6f}.safetensors"
-                results[name, radius] = run(seen, x, y, radius, own)
+                    own["save"] = Path(str(folder)) / f"{name.replace('@', '-')}-{each:.6f}.safetensors"
+                results[name, each] = run(seen, x, y, each, own)
     first = next(iter(results.values()))
     return AttackTable(radii, first.norm_name, first.clean_accuracy, results, time.monotonic() - began)
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from squareloss import _checks
 from squareloss.attacks._common import Norm, column, distance, relative_margin
-from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State
+from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options
 from squareloss.attacks._run import attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.pgd import aims, on_sphere, set_target
@@ -38,6 +39,9 @@ def fab_targeted(
 
     Arguments: as for `pgd`.
     """
+    check_options(fab_targeted, options)
+    _checks.whole("steps", steps)
+    _checks.whole("restarts", restarts)
     given = targets if isinstance(targets, Tensor) else None
 
     def plan(num_classes: int) -> tuple[list[Stage], list[str]]:

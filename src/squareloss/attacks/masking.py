@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from squareloss.attacks._common import Norm, check_inputs, norm_name
+from squareloss import _checks
+from squareloss.attacks._common import Norm, check_inputs, norm_name, radius
 from squareloss.attacks._network import Network, Prepared, prepare
-from squareloss.attacks._rounds import Options
+from squareloss.attacks._rounds import Options, check_options
 from squareloss.attacks.apgd import apgd
 from squareloss.attacks.losses import objective
 from squareloss.attacks.square_attack import square_attack
@@ -53,7 +54,9 @@ class MaskingReport:
         """What speaks against trusting the numbers; empty if nothing does."""
         found = []
         if self.accuracy_by_eps[-1] > 0:
-            found.append(f"accuracy stays at {self.accuracy_by_eps[-1]:.1%} at eps {self.eps[-1]:.3g}, where nothing can stand")
+            found.append(
+                f"accuracy stays at {self.accuracy_by_eps[-1]:.1%} at eps {radius(self.eps[-1])}, where nothing can stand"
+            )
         if self.accuracy_by_steps[-2] - self.accuracy_by_steps[-1] > 0.01:
             before, after = self.accuracy_by_steps[-2:]
             found.append(f"more steps still help: {before:.1%} after {self.steps[-2]}, {after:.1%} after {self.steps[-1]}")
@@ -72,7 +75,7 @@ class MaskingReport:
         """Some lines to print."""
         lines = [
             f"masking report on {self.points} points",
-            f"  eps {' '.join(f'{e:.4g}' for e in self.eps)}: {_row(self.accuracy_by_eps)}",
+            f"  eps {' '.join(radius(e) for e in self.eps)}: {_row(self.accuracy_by_eps)}",
             f"  steps {' '.join(str(s) for s in self.steps)}: {_row(self.accuracy_by_steps)}",
             f"  white box leaves {self.white_box:.1%}, black box {self.black_box:.1%}, which alone breaks "
             f"{self.only_black_box:.1%}",
@@ -107,6 +110,9 @@ def masking_report(
         queries: of Square Attack.
         options: see `Options`; `save` and `parity` are not used.
     """
+    check_options(masking_report, options)
+    _checks.whole("points", points)
+    _checks.whole("queries", queries)
     norm = norm_name(options.get("norm", "linf"))
     check_inputs(model, x, y, eps, norm)
     plain: Options = {**options, "save": None, "parity": False, "progress": False}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from squareloss import _checks
 from squareloss.attacks._common import batches, check_inputs
 from squareloss.attacks._network import Network
 from squareloss.attacks._random import PerExample
@@ -32,7 +33,7 @@ def gaussian_noise(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    std: Sequence[float] = (0.1, 0.2, 0.3, 0.4),
+    std: float | Sequence[float] = (0.1, 0.2, 0.3, 0.4),
     *,
     channel_std: Sequence[float] | Tensor | None = None,
     clamp: bool = False,
@@ -48,7 +49,7 @@ def gaussian_noise(
     Arguments:
         model: any module that gives scores (N, K) on inputs in [0, 1], in eval mode.
         x, y: points (N, C, ...) in [0, 1] and their labels (N,).
-        std: standard deviations of the noise.
+        std: standard deviations of the noise, one or several.
         channel_std: the (C,) standard deviations that the model divides by; None for noise in pixel space.
         clamp: clip the noisy inputs to [0, 1]; the paper's standardised inputs are not clipped.
         draws: independent draws per point, averaged.
@@ -56,7 +57,11 @@ def gaussian_noise(
         batch_size: points per pass.
     """
     check_inputs(model, x, y, 1.0, "l2")
+    _checks.whole("draws", draws)
+    if batch_size is not None:
+        _checks.whole("batch_size", batch_size)
     network = Network(model, x, y, batch_size=batch_size, plain=True)
+    std = [std] if isinstance(std, (int, float)) else std
     width = _widths(channel_std, x)
     correct = torch.zeros(len(std), draws, len(x), dtype=torch.bool)
     source = PerExample(seed)

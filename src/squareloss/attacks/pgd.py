@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from squareloss import _checks
 from squareloss.attacks._common import Norm, ascend, column, distance, normalise, project, relative_margin
 from squareloss.attacks._random import Draws
-from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State
+from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options
 from squareloss.attacks._run import attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.results import AttackResult
@@ -42,7 +43,7 @@ def pgd(
         x, y: points (N, ...) in [0, 1] and their labels (N,).
         eps: radius of the ball.
         loss: what to maximise: a name in `losses.UNTARGETED`, or in `losses.TARGETED` with `targets`; or such a function.
-        steps: gradient steps.
+        steps: gradient steps, 1 or more. Points that the start alone breaks have `step` 0 in the result.
         step_size: of each; None is 2.5 eps / steps, with which a point crosses the ball in the steps there are.
         restarts: tries from different random starts, uniform in the ball.
         targets: aim at the class of each point (N,), or at so many runners-up of the clean scores, one after another.
@@ -50,10 +51,15 @@ def pgd(
         scale: factor on the scores before the loss.
         options: see `Options`.
     """
+    check_options(pgd, options)
+    _checks.whole("steps", steps)
+    _checks.whole("restarts", restarts)
+    if step_size is not None:
+        _checks.positive("step_size", step_size)
     goal = objective(loss, targeted=targets is not None, coding=coding, scale=scale)
-    size = 2.5 * eps / max(steps, 1) if step_size is None else step_size
 
     def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
+        size = 2.5 * eps / steps if step_size is None else step_size
         ranks = aims(targets, num_classes, len(x))
         rounds = tuple(PGDRound(goal, steps, size, restart, rank, targets if isinstance(targets, Tensor) else None)
                        for rank in ranks for restart in range(restarts))  # fmt: skip
@@ -126,6 +132,5 @@ def aims(targets: int | Tensor | None, num_classes: int, points: int) -> list[in
                 f"expected targets of shape ({points},) in [0, {num_classes}), got {tuple(targets.shape)} from {low} to {high}"
             )
         return [1]
-    if targets < 1:
-        raise ValueError(f"expected one target class or more, got {targets}")
+    _checks.whole("targets", targets)
     return list(range(1, min(targets, num_classes - 1) + 1))

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from squareloss.attacks._common import radius
+
 
 @dataclass
 class AttackResult:
@@ -61,7 +63,9 @@ class AttackResult:
 
     def summary(self) -> str:
         """Some lines to print."""
-        lines = [f"clean {self.clean_accuracy:.2%}, robust {self.robust_accuracy:.2%} at {self.norm_name} eps {self.eps:.5g}"]
+        lines = [
+            f"clean {self.clean_accuracy:.2%}, robust {self.robust_accuracy:.2%} at {self.norm_name} eps {radius(self.eps)}"
+        ]
         lines += [f"  {name} broke {count}" for name, count in self.by_loss().items()]
         lines.append(f"  {int(self.forwards.sum())} forwards, {int(self.backwards.sum())} backwards, {self.seconds:.1f} s")
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])

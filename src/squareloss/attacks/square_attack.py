@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from squareloss import _checks
 from squareloss.attacks._common import column, distance, true_margin
 from squareloss.attacks._random import Published
-from squareloss.attacks._rounds import Options, Problem, Stage, State
+from squareloss.attacks._rounds import Options, Problem, Stage, State, check_options
 from squareloss.attacks._run import attack
 from squareloss.attacks.results import AttackResult
 
@@ -38,10 +39,15 @@ def square_attack(
     number of queries. In l_2 the squares are pairs of opposite bumps, and mass moves from one window to another.
 
     Arguments:
-        queries: tries per restart, after the start.
-        p: the share of the image that the first squares cover.
+        queries: tries per restart, after the start, 1 or more.
+        p: the share of the image that the first squares cover, in (0, 1].
         the others: as for `pgd`. Inputs (N, C, H, W); (N, H, W) are one channel, (N, D) an image one pixel high.
     """
+    check_options(square_attack, options)
+    _checks.whole("queries", queries)
+    _checks.whole("restarts", restarts)
+    if not 0 < p <= 1:
+        raise ValueError(f"expected p in (0, 1], got {p}; it is a share of the image")
     rounds = tuple(SquareRound(queries, p, restart) for restart in range(restarts))
     return attack(model, x, y, eps, lambda _: ([Stage("square", rounds)], []), options)
 

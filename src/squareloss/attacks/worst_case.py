@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from squareloss import _checks
 from squareloss.attacks._common import check_inputs, norm_name, relative_lead, relative_margin
 from squareloss.attacks._network import Network, prepare
-from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State
+from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options
 from squareloss.attacks._run import attack
 from squareloss.attacks._save import fingerprint
 from squareloss.attacks.apgd import APGDRound
@@ -70,7 +71,10 @@ def worst_case(
         report: whether to look for masking afterwards.
         options: see `Options`.
     """
-
+    check_options(worst_case, options)
+    _checks.whole("restarts", restarts, 0)
+    for scale in scales:
+        _checks.positive("scales", scale)
     if surrogate is not None:
         check_inputs(surrogate, x, y, eps, norm_name(options.get("norm", "linf")))
 

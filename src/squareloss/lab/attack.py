@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from squareloss import _checkpoint
+from squareloss.attacks._save import fingerprint
 from squareloss.attacks.evaluation import DEFAULT, AttackTable, evaluate
 from squareloss.classifier import Classifier
 from squareloss.codings import Coding
-from squareloss.lab.data import load
+from squareloss.lab.data import Dataset, load
 from squareloss.lab.runs.execute import check_device
 from squareloss.lab.runs.store import write_atomically
+from squareloss.lab.studies.ingredients import build
 
 
 def attack(
@@ -23,9 +31,12 @@ def attack(
     *,
     attacks: Sequence[str] = DEFAULT,
     norm: str = "linf",
+    model: str | None = None,
+    size: int | None = None,
     points: int | None = None,
     device: str = "auto",
     seed: int = 0,
+    split_seed: int = 0,
     out: Path | None = None,
     root: Path | None = None,
     progress: bool = True,
@@ -34,32 +45,85 @@ def attack(
 
     Arguments:
         directory: where `Classifier.save` wrote it; its inputs are images in [0, 1].
-        source, root: the data, as for `squareloss.lab.data.load`.
+        source, root, size: the data, as for `squareloss.lab.data.load`.
         eps: radii. norm: "linf" or "l2". attacks: names, as for `squareloss.attacks.evaluation.evaluate`.
+        model: "package.module:function" for a network that is not built in, called as by `squareloss compare`.
         points: how many test images, from the first; all if None.
-        out: a file; beside it, in a folder of the same name, an interrupted evaluation is kept and gone on from.
+        seed: of the attacks. split_seed: draws the test images where the data do not bring them; the one that the training
+            images were drawn with, else they are attacked too.
+        out: a file; beside it, in a folder of the same name, an interrupted evaluation is kept and gone on from. Of another
+            classifier, other points or another seed there, each has a folder of its own; it goes when the file is written.
     """
     check_device(device)
-    if points is not None and points < 1:
-        raise ValueError(f"expected --points to be 1 or more, got {points}")
+    for option, value in {"points": points, "size": size}.items():
+        if value is not None and value < 1:
+            raise ValueError(f"expected --{option} to be 1 or more, got {value}")
     if Path(source).suffix.lower() in (".csv", ".parquet"):
         raise ValueError(f"expected images to attack, got the table {source}; attacks move pixels in [0, 1]")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    classifier = Classifier.load(directory).to(device).eval()
-    data = load(source, seed=seed, root=root)
+    config = _checkpoint.read_config(directory)
+    _check_model(model, _checkpoint.section(config, "network", (dict,), directory))
+    data = load(source, seed=split_seed, root=root, size=size, progress=progress and sys.stderr.isatty())
     if data.kind != "image":
         raise ValueError(
             f"expected images to attack, got {source} with a row of numbers per sample; attacks move pixels in [0, 1]"
         )
-    x, y = data.test.x[:points].float() / 255, data.test.y[:points]
+    # one output per class, or one less with reduced simplex coding
+    outputs = len(config.get("classes") or data.classes) - bool((config.get("link") or {}).get("reduced"))
+    network = None if model is None else build({"name": model}, data.shape, outputs, seed=0)
+    classifier = Classifier.load(directory, network=network)
+    x = data.test.x[:points].float() / 255
+    y = _labels(classifier, data)[:points]
     coding = classifier.link if isinstance(classifier.link, Coding) else None
-    kept = None if out is None else out.with_suffix(".parts")
+    mark = fingerprint(classifier, x, y, f"{classifier.link} {norm} {seed} {device}")[:12]
+    kept = None if out is None else out.with_suffix(".parts") / mark
     table = evaluate(
-        classifier, x.to(device), y.to(device), list(eps), attacks=attacks, norm=norm, seed=seed, coding=coding,
+        classifier.to(device), x.to(device), y.to(device), list(eps), attacks=attacks, norm=norm, seed=seed, coding=coding,
         progress=progress, save=kept,
     )  # fmt: skip
-    if out is not None:
+    if out is not None and kept is not None:
         facts = {"classifier": directory.name, "data": data.name, "points": len(y), "torch": torch.__version__}
-        write_atomically(out, json.dumps({**facts, **table.to_dict()}, indent=1).encode() + b"\n")
+        seeds = {"seed": seed, "split_seed": split_seed}
+        write_atomically(out, json.dumps({**facts, **seeds, **table.to_dict()}, indent=1).encode() + b"\n")
+        shutil.rmtree(kept)
+        with suppress(OSError):  # others are kept there
+            kept.parent.rmdir()
     return table
+
+
+def _check_model(model: str | None, saved: dict[str, Any]) -> None:
+    """Raise unless the network can be built: it is built in, or there is a function that makes it."""
+    if model is None and saved.get("spec") is None:
+        raise ValueError(
+            f"expected --model package.module:function, since the saved network, {saved.get('class')}, is not built in; "
+            "function(shape, outputs) returns one of the same architecture"
+        )
+    if model is not None and ":" not in model:
+        raise ValueError(f"expected --model to be package.module:function, got {model!r}; built-in networks need none")
+
+
+def _labels(classifier: Classifier, data: Dataset) -> Tensor:
+    """The test labels (N,) as the classifier numbers its classes: by name, or in order where one side has only numbers."""
+    if classifier.classes is None:
+        with torch.no_grad():
+            width = classifier(data.test.x[:1].float() / 255).shape[1]
+        if width != data.num_classes:
+            raise ValueError(
+                f"expected data of {width} classes for a classifier that does not name its own, got {_listed(data.classes)}; "
+                "save it with classes=..., and labels are matched by name"
+            )
+        return data.test.y
+    place = {str(name): i for i, name in enumerate(classifier.classes)}
+    if all(name in place for name in data.classes):
+        return torch.tensor([place[name] for name in data.classes])[data.test.y]
+    if list(data.classes) == [str(i) for i in range(len(place))]:
+        return data.test.y
+    raise ValueError(
+        f"expected data with classes of the classifier, {_listed(list(place))}, got {_listed(data.classes)}; "
+        "labels are matched by name: give the classes of the data those names"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")

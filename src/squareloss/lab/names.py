@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
+from squareloss._checks import nearest
 
-def nearest(name: str, available: Iterable[str]) -> str:
-    """The end of a message, "; did you mean 'simplex'?", if one of the names is near; else nothing."""
-    by_lower = {known.lower().replace("-", "_"): known for known in available}
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), by_lower, 1, 0.5)
-    return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+__all__ = ["choose", "nearest"]
 
 
 def choose(kind: str, name: str, available: Iterable[str], also: str = "") -> str:

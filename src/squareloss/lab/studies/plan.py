@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from squareloss.attacks._common import radius
 from squareloss.lab.data import Dataset
 from squareloss.lab.report.header import Column, Header
 from squareloss.lab.runs.execute import check_device
@@ -134,12 +135,6 @@ def columns(study: Compare, data: Dataset) -> list[Column]:
     if data.kind == "table":
         return [*found, Column("margin", "decision margin", "higher", digits=3)]
     return found + [Column(f"robust_{e:g}", f"robust accuracy at {radius(e)}", "higher", percent=True) for e in study.eps]
-
-
-def radius(eps: float) -> str:
-    """A radius as people write it: 2/255, or 0.1."""
-    levels = round(255 * eps, 2)
-    return f"{levels:g}/255" if abs(255 * eps - levels) < 1e-6 and eps < 0.04 else f"{eps:g}"
 
 
 def _facts(study: Compare, data: Dataset, seeds: range, redrawn: bool) -> list[tuple[str, str]]:
