@@ -157,7 +157,7 @@ def test_tables_wider_than_long_are_turned():
 def test_long_tables_are_one_for_each_network():
     lines = [f"{name}-cifar10-{loss}" for name in ("resnet18", "wrn16_10") for loss in ("CE", "SL")]
     keys = ("accuracy", "noise_0.1", *(f"{name}_{level}" for name in ("pgd", "worst") for level in (2, 4)))
-    found = [net(line, **dict.fromkeys(keys, [0.9, 0.9])) for line in lines]
+    found = [net(line, **{key: [0.9, 0.9] for key in keys}) for line in lines]
     first, second = images.apart(images.table_1, found)
     assert (first.columns[0], second.columns[0]) == ("ResNet-18, CIFAR-10", "WRN-16-10, CIFAR-10")
     assert second.heading == "Accuracy and robustness: WRN-16-10, CIFAR-10" and second.caption and not first.caption

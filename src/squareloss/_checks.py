@@ -40,7 +40,7 @@ def whole(name: str, value: Any, least: int = 1) -> None:
 
 
 def positive(name: str, value: float) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"expected {name} to be a number, got {value!r}")
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"expected {name} > 0 and finite, got {value}")

@@ -167,6 +167,7 @@ def compare(
       squareloss compare photos/ --size 32 --model mynet:build --eps 1/255,2/255
     """
     from squareloss.lab.studies import run
+    from squareloss.lab.studies.compare import default_folder
     from squareloss.lab.studies.plan import plan
 
     planned = plan(
@@ -174,7 +175,7 @@ def compare(
         batch_size=batch_size, augment=augment, lrs=_numbers("lrs", lrs), eps=_numbers("eps", eps), attacked=attacked,
         device=device, quick=quick,
     )  # fmt: skip
-    folder = out or Path("runs") / f"compare-{Path(data).stem}"
+    folder = out or default_folder(planned.study)
     options = run.Options(engine, workers, address, planned.device, force, quiet, tensorboard)
     _end(run.carry_out(planned.study, "laptop", planned.seeds, planned.header, folder, options))
 

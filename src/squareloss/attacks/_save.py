@@ -22,11 +22,12 @@ def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str) -> str:
 
 def write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Replace the file at `path`; if interrupted, the old one stays."""
-    from safetensors.torch import save_file  # only who saves needs it
+    from safetensors.torch import save  # only who saves needs it
 
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    save_file({k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}, temporary, {"header": json.dumps(header)})
+    contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    temporary.write_bytes(save(contiguous, {"header": json.dumps(header)}))
     os.replace(temporary, path)
 
 
