@@ -62,6 +62,54 @@ def test_leave_one_out_is_n_refits(n, d, options):
         assert probe.path_["accuracy"][i] == pytest.approx(w @ (refits[lam].argmax(1) == y) / w.sum())
 
 
+@pytest.mark.parametrize("how", ["fit", "partial_fit", "fit_chunks"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_leave_one_out_of_a_fit_that_interpolates(how, intercept):
+    """Fewer samples than features, and lambda to 1e-10: residuals and 1 - h are both rounding, if taken as differences."""
+    rng = np.random.default_rng(0)
+    x, y, s = rng.standard_normal((30, 400)), np.arange(30) % 3, rng.uniform(0.5, 2, 30)
+    lambdas = [1e-10, 1e-6, 1e-3, 1.0]
+    probe = RidgeProbe(lambdas, scale_features=False, fit_intercept=intercept)
+    if how == "fit":
+        probe.fit(x, y, s)
+    elif how == "partial_fit":
+        probe.partial_fit(x[:10], y[:10], sample_weight=s[:10]).partial_fit(x[10:], y[10:], sample_weight=s[10:])
+    else:
+        probe.fit_chunks([(x[:10], y[:10], s[:10]), (x[10:], y[10:], s[10:])])
+    for i, lam in enumerate(lambdas):
+        refits = np.zeros((30, 3))
+        for j in range(30):
+            rest = np.arange(30) != j
+            ridge = Ridge(alpha=lam, fit_intercept=intercept, solver="svd").fit(x[rest], codes(y[rest], 3), s[rest])
+            refits[j] = ridge.predict(x[j : j + 1])[0]
+        errors = ((refits - codes(y, 3)) ** 2).sum(1) / 9
+        assert probe.path_["brier"][i] == pytest.approx(s @ errors / s.sum(), rel=1e-9)
+        assert probe.path_["accuracy"][i] == pytest.approx(s @ (refits.argmax(1) == y) / s.sum())
+        if lam == probe.lambda_:
+            some = [7, 3, 20]  # in any order
+            np.testing.assert_allclose(probe.leave_one_out(x[some], y[some], s[some]) - probe.shift_, refits[some], **TIGHT)
+    absent = probe.leave_one_out(x[:2], y[:2], [0.0, s[1]])[0]  # a sample of weight 0 has nothing to be left out of
+    np.testing.assert_allclose(absent, probe.decision_function(x[:1])[0])
+    with pytest.raises(ValueError, match="samples that were fitted"):
+        probe.leave_one_out(x + 1, y, s)
+
+
+def test_a_lambda_that_cannot_be_judged_is_never_chosen():
+    x, y = blobs(60, 5)
+    x[:, 4] = 0
+    x[7, 4] = 1  # fixed by itself at a small lambda
+    with pytest.warns(UserWarning, match="lost in rounding at lambda = 1e-12, since .*: not chosen"):
+        probe = RidgeProbe([1e-12, 1.0], criterion="accuracy", scale_features=False).fit(x, y)
+    assert probe.lambda_ == 1.0
+    assert np.isnan(probe.path_["brier"]).tolist() == np.isnan(probe.path_["accuracy"]).tolist() == [True, False]
+    with pytest.warns(UserWarning, match="probabilities rest on the other samples"):
+        alone = RidgeProbe([1e-12], scale_features=False).fit(x, y)
+    assert np.isfinite(alone.predict_proba(x)).all()
+    assert np.isnan(alone.leave_one_out(x, y)).any(1).tolist() == [i == 7 for i in range(60)]
+    with pytest.raises(ValueError, match="expected a lambda to choose, but .* lambda = 1e-13, 1e-12; give larger ones"):
+        RidgeProbe([1e-13, 1e-12], scale_features=False).fit(x, y)
+
+
 def probe_weights(probe, y, s):
     if probe.class_weight == "balanced":
         return s * len(y) / (3 * np.bincount(y))[y]

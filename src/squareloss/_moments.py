@@ -98,6 +98,7 @@ class Reservoir:
     def __init__(self, random_state: int) -> None:
         self.generator = np.random.default_rng(random_state)
         self.seen = 0
+        self.whole = True  # no sample of the stream is missing
         self.x: Tensor | None = None
         self.labels: Tensor | None = None
         self.weight: Tensor | None = None
@@ -109,20 +110,23 @@ class Reservoir:
         self._append(x[:room], labels[:room], weight[:room])
         self.seen += room
         late = len(x) - room
+        self.whole = self.whole and not late
         slots = self.generator.integers(0, self.seen + 1 + np.arange(late))  # of the i-th sample seen: uniform in [0, i)
         self.seen += late
         chosen = {int(slot): room + row for row, slot in enumerate(slots) if slot < RESERVOIR}  # the last one wins
         if chosen:
             self._replace(list(chosen), list(chosen.values()), (x, labels, weight))
 
-    def discard(self, x: Tensor, labels: Tensor) -> None:
+    def discard(self, x: Tensor, labels: Tensor, weight: Tensor | None) -> None:
         """Drop one sample equal to each of these, where there is one."""
         if self.x is None or self.labels is None or self.weight is None:
             return
         places: dict[bytes, list[int]] = {}
-        for place, key in enumerate(_keys(self.x, self.labels)):
+        for place, key in enumerate(keys(self.x, self.labels, self.weight)):
             places.setdefault(key, []).append(place)
-        gone = [places[key].pop() for key in _keys(x, labels) if places.get(key)]
+        weight = torch.ones_like(x[:, 0]) if weight is None else weight
+        gone = [places[key].pop() for key in keys(x, labels, weight) if places.get(key)]
+        self.whole = self.whole and len(gone) == len(x)
         keep = torch.ones(len(self.x), dtype=torch.bool)
         keep[gone] = False
         keep = keep.to(self.x.device)
@@ -169,6 +173,7 @@ def deviation(variance: Tensor, mean: Tensor) -> Tensor:
     return variance.clamp_min(0).sqrt().masked_fill(constant, 1.0)
 
 
-def _keys(x: Tensor, labels: Tensor) -> list[bytes]:
-    rows, marks = x.double().cpu().numpy(), labels.cpu().numpy()
-    return [row.tobytes() + mark.tobytes() for row, mark in zip(rows, marks, strict=True)]
+def keys(x: Tensor, labels: Tensor, weight: Tensor) -> list[bytes]:
+    """What tells samples x (m, d), labels (m, S), weights (m,) from others."""
+    rows = (torch.cat([x.double(), weight.double().unsqueeze(1)], 1) + 0.0).cpu().numpy()  # + 0: -0 is 0
+    return [row.tobytes() + mark.tobytes() for row, mark in zip(rows, labels.cpu().numpy(), strict=True)]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from squareloss._moments import Moments, Reservoir, deviation
-from squareloss._selection import Block, Selection, encode, select
+from squareloss._moments import Moments, Reservoir, deviation, keys
+from squareloss._selection import Block, Selection, by_label_set, encode, select
 from squareloss.ridge import FeaturePath, left_out
 
 
@@ -37,6 +37,8 @@ class Engine:
         self.pending: Block | None = None  # samples of a wide fit, whose sums are formed only if they are needed
         self.reservoir = Reservoir(options.random_state)
         self.solved: list[Selection] | None = None
+        self.path: FeaturePath | None = None
+        self.rows: tuple[Tensor, Tensor, Tensor] | None = None  # x, labels, weights of the path's n x n form, if it has one
 
     @property
     def count(self) -> int:
@@ -65,7 +67,7 @@ class Engine:
                 "got more of a class than there were, or all. Nothing was forgotten"
             )
         for block in blocks:
-            self.reservoir.discard(block[0], block[1])
+            self.reservoir.discard(*block)
         for mass in moments.class_mass:
             mass.clamp_min_(0)
         self.solved = None
@@ -82,12 +84,10 @@ class Engine:
         """Solve the sums, and choose by the samples of `blocks`, `count` in number."""
         moments = self._form_sums()
         assert moments is not None
-        if moments.count < 2 or not moments.mass > 0:
-            raise ValueError(
-                f"expected at least 2 samples and a positive sum of weights, got n_samples = {moments.count}, "
-                f"sum {moments.mass:.3g}; leave-one-out needs a sample to be left"
-            )
+        _check_count(moments.count, moments.mass)
         intercept = self.options.intercept
+        if self.reservoir.whole and moments.count <= len(moments.origin) + intercept:
+            return self._solve_wide(*self.reservoir.blocks())
         centre = moments.mean() if intercept else torch.zeros_like(moments.origin)
         code = moments.mean_code()
         scale = moments.deviation() if self.options.scale else torch.ones_like(centre)
@@ -101,19 +101,28 @@ class Engine:
         )
         self._choose(path.unscaled(scale), [mass / moments.mass for mass in moments.class_mass], blocks, count)
 
-    def solve_wide(self, block: Block) -> None:
-        """Solve samples with n < d from their n x n inner products; the d x d sums wait until they are needed."""
-        x, labels, _ = block
-        s = self.weights(block)
-        s = torch.ones_like(x[:, 0]) if s is None else s
+    def fit_wide(self, block: Block) -> None:
+        """The first samples, all at once, with n <= d or n = d + 1: the d x d sums wait until they are needed."""
         self.reservoir.add(*block)
         self.pending = block
+        self._solve_wide(block)
+
+    def _solve_wide(self, block: Block) -> None:
+        """Solve samples from their n x n inner products."""
+        x, labels, weight = block
+        s = self.weights(block)
+        s = torch.ones_like(x[:, 0]) if s is None else s
+        if not bool((s > 0).all()):
+            used = s > 0
+            x, labels, weight, s = x[used], labels[used], None if weight is None else weight[used], s[used]
+        _check_count(len(x), float(s.sum()))
         mean = s @ x / s.sum()
         scale = deviation(s @ (x - mean).square() / s.sum(), mean) if self.options.scale else torch.ones_like(mean)
         codes = encode(labels, self.num_classes)
         path = FeaturePath.from_data(x / scale, codes, s, intercept=self.options.intercept)
         frequencies = [s.new_zeros(k).index_add_(0, labels[:, i], s / s.sum()) for i, k in enumerate(self.num_classes)]
-        self._choose(path.unscaled(scale), frequencies, lambda: [block], len(x))
+        self._choose(path.unscaled(scale), frequencies, lambda: [(x, labels, weight)], len(x))
+        self.rows = (x, labels, s)
 
     def solution(self) -> list[Selection]:
         """What was chosen for each label set; solved now if samples came or went, and chosen by the reservoir."""
@@ -131,11 +140,17 @@ class Engine:
     def leave_one_out(self, block: Block) -> list[Tensor]:
         """The scores (m, K) that fits without each of these samples give to it, for each label set."""
         solution = self.solution()
+        assert self.path is not None
         x, labels, _ = block
         s = self.weights(block)
-        projected = self.path.project(x)
         s = torch.ones_like(x[:, 0]) if s is None else s
-        slack = self.path.slack(projected, s, [chosen.lam for chosen in solution])
+        lams = [chosen.lam for chosen in solution]
+        if self.path.dual is not None and self.rows is not None:
+            used = (s > 0).unsqueeze(1)
+            row = _find(keys(x[used[:, 0]], labels[used[:, 0]], s[used[:, 0]]), keys(*self.rows))
+            loo = by_label_set(self.path.dual, lams, self.num_classes)
+            return [f.masked_scatter(used, left[row]) for f, left in zip(self.scores(x), loo, strict=True)]
+        slack = self.path.slack(self.path.project(x), s, lams)
         codes = [encode(labels[:, i : i + 1], [k]) for i, k in enumerate(self.num_classes)]
         return [left_out(y, f, h) for y, f, h in zip(codes, self.scores(x), slack, strict=True)]
 
@@ -172,8 +187,9 @@ class Engine:
             frequencies=frequencies if self.options.full else None,
             offset=offset,
             criterion=self.options.criterion,
+            warn=self.options.lambdas is not None,
         )
-        self.path = path
+        self.path, self.rows = path, None
 
     def _form_sums(self) -> Moments | None:
         if self.pending is not None:
@@ -181,3 +197,19 @@ class Engine:
             self.moments = Moments.empty(block[0].mean(0), self.num_classes)
             self.moments.add(block[0], block[1], self.weights(block))
         return self.moments
+
+
+def _check_count(count: int, mass: float) -> None:
+    if count < 2 or not mass > 0:
+        raise ValueError(
+            f"expected at least 2 samples and a positive sum of weights, got n_samples = {count}, "
+            f"sum {mass:.3g}; leave-one-out needs a sample to be left"
+        )
+
+
+def _find(wanted: Sequence[bytes], known: Sequence[bytes]) -> list[int]:
+    """Where each sample stands among those that were fitted."""
+    places = {key: place for place, key in enumerate(known)}
+    if not all(key in places for key in wanted):
+        raise ValueError("expected samples that were fitted, with their labels and weights, got one that was not")
+    return [places[key] for key in wanted]

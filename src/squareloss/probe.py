@@ -88,8 +88,11 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RidgeProbe:
         """Fit features X (n, d) and labels y (n,), or (n, S) for S label sets that share one decomposition.
 
-        X may be a numpy memmap: with n >= d it is read in slices, in three passes. With n < d the n x n matrix of products
-        is decomposed instead. Samples of weight 0 count for nothing; leaving a sample out removes it whatever its weight.
+        X may be a numpy memmap: with n > d + 1 it is read in slices, in three passes. With fewer samples the n x n matrix of
+        products is decomposed instead, which keeps leave-one-out exact where the fit interpolates.
+
+        Samples of weight 0 count for nothing; leaving a sample out removes it whatever its weight. A lambda so small that
+        leave-one-out is lost in rounding is never chosen: its results in `path_` are NaN, and a warning says so.
         """
         X = inputs.features(self, X, reset=True)
         columns, many = inputs.labels(y, len(X))
@@ -97,8 +100,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"expected at least 2 samples, got n_samples = {len(X)}; leave-one-out needs one to be left")
         self._begin(X, many, _two_or_more([np.unique(column) for column in columns.T]))
         self._engine.class_weight = self._class_weight(columns[:, 0])
-        if len(X) < X.shape[1]:
-            self._engine.solve_wide(next(self._blocks(X, columns, sample_weight, size=len(X))))
+        if len(X) <= X.shape[1] + self.fit_intercept:
+            self._engine.fit_wide(next(self._blocks(X, columns, sample_weight, size=len(X))))
             return self
         for block in self._blocks(X, columns, sample_weight, "sums"):
             self._engine.add(block)
