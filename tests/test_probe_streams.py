@@ -156,3 +156,46 @@ def test_forgetting_what_was_not_there():
     same_model(probe, whole)
     with pytest.raises(ValueError, match="got 7"):
         probe.forget(x[:1], [7])
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_refused_call_changes_nothing(begun):
+    x, y = blobs(40, 4)
+    probe, same = (RidgeProbe([0.0, 1.0], class_weight={0: 2.0}).fit(x, y) for _ in range(2))
+    if begun:
+        probe.partial_fit(x[:9], y[:9])
+        same.partial_fit(x[:9], y[:9])
+    twice = np.hstack([x, x])
+    for method, arguments, options in (
+        ("fit", (x, y), {"sample_weight": -np.ones(40)}),
+        ("fit", (twice, y), {}),  # singular at lambda = 0
+        ("fit", (x, np.zeros(40, int)), {}),
+        ("partial_fit", (x, y), {"classes": [7], "sample_weight": -np.ones(40)}),
+        ("partial_fit", (x[:3], [0, 1, 9]), {"classes": [7]}),
+        ("partial_fit", (x[:3], np.zeros((3, 2), int)), {"classes": [[7], [7]]}),
+        ("partial_fit", (twice, y), {}),
+        ("fit_chunks", ([(x[:3], y[:3]), (twice, y)],), {}),
+        ("forget", (x, y), {"sample_weight": -np.ones(40)}),
+        ("forget", (x[:1], [9]), {}),
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            getattr(probe, method)(*arguments, **options)
+        assert probe.n_features_in_ == 4
+        assert probe.classes_.tolist() == [0, 1, 2]
+        same_model(probe, same)
+        np.testing.assert_array_equal(probe.predict_proba(x), same.predict_proba(x))
+    probe.class_weight = {0: -1.0}
+    with pytest.raises(ValueError, match="class weights > 0"):
+        probe.partial_fit(x, y, classes=[7])
+    assert probe.classes_.tolist() == [0, 1, 2]
+    same_model(probe, same)
+
+
+def test_a_refused_first_call_leaves_nothing():
+    x, y = blobs(40, 4)
+    for options in ({"classes": [0, 1]}, {"sample_weight": -np.ones(40)}):
+        probe = RidgeProbe([1.0])
+        with pytest.raises(ValueError, match=r"expected labels among|[Nn]egative"):
+            probe.partial_fit(x, y, **options)
+        assert not hasattr(probe, "classes_")
+        same_model(probe.partial_fit(x, y), RidgeProbe([1.0]).fit(x, y))
