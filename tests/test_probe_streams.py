@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from probe_blobs import TIGHT, blobs, codes, same_choice, same_model
 from squareloss import _moments
@@ -199,3 +200,49 @@ def test_a_refused_first_call_leaves_nothing():
             probe.partial_fit(x, y, **options)
         assert not hasattr(probe, "classes_")
         same_model(probe.partial_fit(x, y), RidgeProbe([1.0]).fit(x, y))
+
+
+@pytest.mark.parametrize("late", [200, 3000])
+def test_the_samples_kept_are_uniform_after_forgetting(monkeypatch, late):
+    """2000 come, 1500 are forgotten, some come: of all that are left each is kept as often as any other."""
+    monkeypatch.setattr(_moments, "RESERVOIR", 100)
+    x = torch.arange(2000.0 + late, dtype=torch.float64).unsqueeze(1)
+    labels = torch.zeros(len(x), 1, dtype=torch.long)
+    times, runs = np.zeros(len(x)), 400
+    for seed in range(runs):
+        reservoir = _moments.Reservoir(seed)
+        for part in (slice(0, 1300), slice(1300, 2000)):
+            reservoir.add(x[part], labels[part], None)
+        reservoir.discard(x[500:2000], labels[500:2000], None)
+        for part in (slice(2000, 2050), slice(2050, None)):
+            reservoir.add(x[part], labels[part], None)
+        times[reservoir.x[:, 0].long().numpy()] += 1
+    left = np.r_[times[:500], times[2000:]]
+    assert not times[500:2000].any()
+    early, new = left[:500].mean(), left[500:].mean()
+    assert early == pytest.approx(new, rel=0.05)
+    assert left.sum() / runs == pytest.approx(100 if late == 3000 else 100 * 700 / 2000, rel=0.1)
+    assert left.var() == pytest.approx(left.mean() * (1 - left.mean() / runs), rel=0.25)  # each on its own terms
+
+
+def test_forgetting_all_samples_that_were_kept(monkeypatch):
+    monkeypatch.setattr(_moments, "RESERVOIR", 50)
+    x, y = blobs(500, 4)
+    for lambdas in ([1.0], [1.0, 2.0]):
+        probe = RidgeProbe(lambdas).partial_fit(x, y)
+        kept = {row.tobytes() for row in probe._engine.reservoir.x.numpy()}
+        gone = np.array([row.tobytes() in kept for row in x])
+        assert gone.sum() == 50
+        probe.forget(x[gone], y[gone])
+        if len(lambdas) == 1:
+            never = RidgeProbe([1.0]).fit(x[~gone], y[~gone])
+            same_model(probe, never)
+            assert np.mean(probe.predict(x) == never.predict(x)) > 0.9  # without the shift, which needs samples
+            with pytest.raises(ValueError, match="samples to fit probabilities on"):
+                probe.predict_proba(x)
+        else:
+            with pytest.raises(ValueError, match="all that were kept have been forgotten; add some, or give one lambda"):
+                probe.predict(x)
+        probe.partial_fit(x[gone], y[gone])
+        assert len(probe._engine.reservoir) == 50
+        assert np.isfinite(probe.predict_proba(x)).all()

@@ -93,11 +93,17 @@ class Moments:
 
 
 class Reservoir:
-    """At most `RESERVOIR` samples of a stream, each as likely to be here as any other; all of a shorter stream."""
+    """At most `RESERVOIR` samples of a stream, each as likely to be here as any other; all of a shorter stream.
+
+    That stays so when samples are taken back, by random pairing (Gemulla, Lehner and Haas 2008): a sample that comes later
+    makes up for one that left, and is kept with the odds that the other one had been kept. Until enough have come there are
+    fewer samples here.
+    """
 
     def __init__(self, random_state: int) -> None:
         self.generator = np.random.default_rng(random_state)
         self.seen = 0
+        self.gone_kept, self.gone_other = 0, 0  # samples taken back, from here and not from here, and not made up for
         self.whole = True  # no sample of the stream is missing
         self.x: Tensor | None = None
         self.labels: Tensor | None = None
@@ -106,6 +112,14 @@ class Reservoir:
     def add(self, x: Tensor, labels: Tensor, weight: Tensor | None) -> None:
         """Offer samples x (m, d), labels (m, S), weights (m,)."""
         weight = torch.ones_like(x[:, 0]) if weight is None else weight
+        paired = min(self.gone_kept + self.gone_other, len(x))
+        if paired:
+            kept = int(self.generator.hypergeometric(self.gone_kept, self.gone_other, paired))
+            rows = torch.from_numpy(np.sort(self.generator.choice(paired, kept, replace=False))).to(x.device)
+            self._append(x[rows], labels[rows], weight[rows])
+            self.gone_kept, self.gone_other = self.gone_kept - kept, self.gone_other - (paired - kept)
+            self.seen += paired
+            x, labels, weight = x[paired:], labels[paired:], weight[paired:]
         room = max(0, min(RESERVOIR - len(self), len(x)))
         self._append(x[:room], labels[:room], weight[:room])
         self.seen += room
@@ -127,11 +141,12 @@ class Reservoir:
         weight = torch.ones_like(x[:, 0]) if weight is None else weight
         gone = [places[key].pop() for key in keys(x, labels, weight) if places.get(key)]
         self.whole = self.whole and len(gone) == len(x)
+        self.gone_kept, self.gone_other = self.gone_kept + len(gone), self.gone_other + len(x) - len(gone)
         keep = torch.ones(len(self.x), dtype=torch.bool)
         keep[gone] = False
         keep = keep.to(self.x.device)
         self.x, self.labels, self.weight = self.x[keep], self.labels[keep], self.weight[keep]
-        self.seen = max(self.seen - len(x), len(self.x))
+        self.seen = max(self.seen - len(x), len(self.x))  # a sample that was never seen may have been taken back
 
     def widen(self, label_set: int, positions: Sequence[int]) -> None:
         """Rename the classes of a label set to their new positions."""

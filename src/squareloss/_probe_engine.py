@@ -127,8 +127,6 @@ class Engine:
     def solution(self) -> list[Selection]:
         """What was chosen for each label set; solved now if samples came or went, and chosen by the reservoir."""
         if self.solved is None:
-            if not len(self.reservoir):
-                raise ValueError("expected samples to choose lambda by, but all that were kept have been forgotten; add some")
             self.solve(self.reservoir.blocks, len(self.reservoir))
         assert self.solved is not None
         return self.solved

@@ -31,7 +31,7 @@ class Curve:
     """The probability map softmax(a u - b u^2 + offset) of u = scores / K + shift, kept increasing.
 
     Attributes:
-        slope: a > 0. bend: b. shift: (K,), zero-sum.
+        slope: a > 0, or NaN if there were no samples to fit it on. bend: b. shift: (K,), zero-sum.
         offset: (K,), or None: minus the logarithm of the class weights, which undoes them.
     """
 
@@ -42,6 +42,8 @@ class Curve:
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Probabilities (n, K) of scores (n, K)."""
+        if math.isnan(self.slope):
+            raise ValueError("expected samples to fit probabilities on, but all that were kept have been forgotten; add some")
         u = scores / scores.shape[1] + self.shift
         logits = self.slope * u
         if self.bend:
@@ -95,17 +97,15 @@ def select(
         offset: (K,) or None, added to the logits. criterion: "brier" or "accuracy".
         warn: of lambdas that can't be judged.
     """
+    if not count:
+        return _unjudged(path, num_classes, lambdas)
     stride = -(-count * max(num_classes) // CALIBRATION)
     squares, hits, mass, slacks = _walk(path, blocks, num_classes, lambdas, stride)
     _check_known(squares[0], lambdas, warn)
     losses = squares if criterion == "brier" else [-h for h in hits]
     best = [int(loss.nan_to_num(math.inf).argmin()) for loss in losses]
-    solutions, start = [], 0
-    for k, b in zip(num_classes, best, strict=True):
-        coefficients, intercept = path.solve(lambdas[b])
-        solutions.append((coefficients[:, start : start + k], intercept[start : start + k]))
-        start += k
     lams = [lambdas[b] for b in best]
+    solutions = _solve(path, num_classes, lams)
     chosen = []
     for i, (loo, labels, weight) in enumerate(_left_out_scores(path, blocks, solutions, slacks, best, lams, stride)):
         known = loo[:, 0].isfinite()
@@ -116,6 +116,27 @@ def select(
         brier, accuracy = squares[i] / (num_classes[i] ** 2 * mass), hits[i] / mass
         chosen.append(Selection(list(lambdas), brier.tolist(), accuracy.tolist(), best[i], curve, *solutions[i]))
     return chosen
+
+
+def _unjudged(path: FeaturePath, num_classes: Sequence[int], lambdas: Sequence[float]) -> list[Selection]:
+    """The solutions at the only lambda, without samples to judge them by: no probability map, and no shift."""
+    if len(lambdas) > 1:
+        raise ValueError(
+            "expected samples to choose lambda by, but all that were kept have been forgotten; add some, or give one lambda"
+        )
+    curves = [Curve(math.nan, 0.0, path.values.new_zeros(k), None) for k in num_classes]
+    solutions = _solve(path, num_classes, list(lambdas) * len(num_classes))
+    return [Selection(list(lambdas), [math.nan], [math.nan], 0, c, *s) for c, s in zip(curves, solutions, strict=True)]
+
+
+def _solve(path: FeaturePath, num_classes: Sequence[int], lams: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
+    """The coefficients (d, K) and the intercept (K,) of each label set, at its own lambda."""
+    solutions, start = [], 0
+    for k, lam in zip(num_classes, lams, strict=True):
+        coefficients, intercept = path.solve(lam)
+        solutions.append((coefficients[:, start : start + k], intercept[start : start + k]))
+        start += k
+    return solutions
 
 
 def _walk(

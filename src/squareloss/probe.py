@@ -113,7 +113,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> RidgeProbe:
         """Add samples: the same W and b as one `fit` of all of them, at the same lambda.
 
-        The sums over samples are kept, d x d numbers, and up to 4096 samples drawn uniformly from the stream. The choice among
+        The sums over samples are kept, d x d numbers, and up to 4096 samples drawn uniformly from the stream (fewer for a
+        while, if some of them are forgotten). The choice among
         several lambdas and the probability map rest on the exact leave-one-out scores of those samples; as long as no more
         came, that is what `fit` does. Solving waits until a prediction or a fitted attribute is asked for.
 
@@ -160,7 +161,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> RidgeProbe:
         """Take samples back: the same W and b as if they had never been fitted, at the same lambda.
 
-        They must have been fitted, with these labels and weights; that is checked only as far as the sums can tell.
+        They must have been fitted, with these labels and weights; that is checked only as far as the sums can tell. If a long
+        stream forgets all samples that were kept of it, there are no probabilities until more come, and lambda can't be chosen.
         """
         self._require_fitted()
         X = inputs.features(self, X, reset=False)
