@@ -138,6 +138,15 @@ def test_weight_zero_is_absence_and_equal_weights_scale_lambda():
     x, y = blobs(80, 5)
     s = (np.arange(80) % 4 != 0).astype(float)
     same_model(RidgeProbe([1.0]).fit(x, y, s), RidgeProbe([1.0]).fit(x[s > 0], y[s > 0]))
+    for n, d in ((60, 5), (30, 50)):  # by sums, and by products
+        x, y = blobs(n, d)
+        s = (np.arange(n) % 3 != 0).astype(float)
+        some = RidgeProbe().fit(x[s > 0], y[s > 0])
+        for probe in (RidgeProbe().fit(x, y, s), RidgeProbe().partial_fit(x, y, sample_weight=s)):
+            same_model(probe, some)
+            np.testing.assert_allclose(probe.predict_proba(x), some.predict_proba(x), atol=1e-9)
+            assert len(probe._engine.reservoir) == s.sum()
+    x, y = blobs(80, 5)
     same_model(RidgeProbe([3.0]).fit(x, y, np.full(80, 3.0)), RidgeProbe([1.0]).fit(x, y))
     twice = np.concatenate([np.arange(80), np.arange(40)])
     same_model(RidgeProbe([1.0]).fit(x[twice], y[twice]), RidgeProbe([1.0]).fit(x, y, np.where(np.arange(80) < 40, 2.0, 1.0)))

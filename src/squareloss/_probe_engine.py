@@ -49,6 +49,7 @@ class Engine:
     def add(self, block: Block) -> None:
         """Add samples to the sums; what was solved is out of date."""
         moments = self._form_sums() or Moments.empty(block[0].mean(0), self.num_classes)
+        block = _present(block)
         moments.add(block[0], block[1], self.weights(block))
         self.reservoir.add(*block)
         self.moments, self.solved = moments, None
@@ -57,6 +58,7 @@ class Engine:
         """Take samples away from the sums; raises, and changes nothing, if the sums show that they were not there."""
         moments = self._form_sums()
         assert moments is not None
+        blocks = [_present(block) for block in blocks]
         for block in blocks:
             moments.add(block[0], block[1], self.weights(block), sign=-1)
         if moments.count < 1 or any(bool((mass < -1e-9 * mass.sum().abs()).any()) for mass in moments.class_mass):
@@ -103,25 +105,23 @@ class Engine:
 
     def fit_wide(self, block: Block) -> None:
         """The first samples, all at once, with n <= d or n = d + 1: the d x d sums wait until they are needed."""
+        block = _present(block)
         self.reservoir.add(*block)
         self.pending = block
         self._solve_wide(block)
 
     def _solve_wide(self, block: Block) -> None:
         """Solve samples from their n x n inner products."""
-        x, labels, weight = block
+        x, labels, _ = block
         s = self.weights(block)
         s = torch.ones_like(x[:, 0]) if s is None else s
-        if not bool((s > 0).all()):
-            used = s > 0
-            x, labels, weight, s = x[used], labels[used], None if weight is None else weight[used], s[used]
         _check_count(len(x), float(s.sum()))
         mean = s @ x / s.sum()
         scale = deviation(s @ (x - mean).square() / s.sum(), mean) if self.options.scale else torch.ones_like(mean)
         codes = encode(labels, self.num_classes)
         path = FeaturePath.from_data(x / scale, codes, s, intercept=self.options.intercept)
         frequencies = [s.new_zeros(k).index_add_(0, labels[:, i], s / s.sum()) for i, k in enumerate(self.num_classes)]
-        self._choose(path.unscaled(scale), frequencies, lambda: [(x, labels, weight)], len(x))
+        self._choose(path.unscaled(scale), frequencies, lambda: [block], len(x))
         self.rows = (x, labels, s)
 
     def solution(self) -> list[Selection]:
@@ -195,6 +195,14 @@ class Engine:
             self.moments = Moments.empty(block[0].mean(0), self.num_classes)
             self.moments.add(block[0], block[1], self.weights(block))
         return self.moments
+
+
+def _present(block: Block) -> Block:
+    """The samples of a block that have a weight: one of weight 0 is absent."""
+    x, labels, weight = block
+    if weight is None or bool((weight > 0).all()):
+        return block
+    return x[weight > 0], labels[weight > 0], weight[weight > 0]
 
 
 def _check_count(count: int, mass: float) -> None:

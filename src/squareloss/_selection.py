@@ -231,17 +231,19 @@ def fit_curve(scores: Tensor, labels: Tensor, weight: Tensor, frequency: Tensor 
     """The most likely probability map of scores (n, K) with labels (n,) and weights (n,).
 
     As Platt did, one sample's worth of probability is spread over the K classes, so that perfect scores do not make it
-    infinitely sure. The bend keeps the map increasing for eta in [0, 1]. Without frequencies (K,) nothing is bent or shifted.
+    infinitely sure; samples of weight 0 do not count. The bend keeps the map increasing for eta in [0, 1]. Without
+    frequencies (K,) nothing is bent or shifted.
     """
     k = scores.shape[1]
     u = scores / k
-    spread = 1 / (len(scores) + 1)
+    count = int((weight > 0).sum())
+    spread = 1 / (count + 1)
     target = torch.full_like(u, spread / k)
     target.scatter_add_(1, labels.unsqueeze(1), torch.full_like(u[:, :1], 1 - spread))
     share = weight / weight.sum()
     shift, ratio = torch.zeros_like(u[0]), 0.0
     if frequency is not None:
-        level = frequency.clamp_min(0.5 / len(scores)).log()
+        level = frequency.clamp_min(0.5 / count).log()
         level = level - level.mean()
         slope, bend, pull = _newton(torch.stack([u, -u.square(), level.expand_as(u)]), target, share, offset)
         if slope > 0:
