@@ -291,6 +291,17 @@ def test_bad_input_is_refused():
         RidgeProbe(criterion="auc").fit(x, y)
     with pytest.raises(ValueError, match="lambda >= 0"):
         RidgeProbe([-1.0]).fit(x, y)
+    for lambdas in ("auto", [[1.0]], object()):
+        with pytest.raises(ValueError, match="expected lambda: a number >= 0, a list of them, or None"):
+            RidgeProbe(lambdas).fit(x, y)
+    for lambdas in (1.0, 1, np.float32(1), np.array([1.0]), torch.ones(1)):
+        same_model(RidgeProbe(lambdas).fit(x, y), RidgeProbe([1.0]).fit(x, y))
+    with pytest.raises(ValueError, match="device that torch can use here, got 'cuda:99'"):
+        RidgeProbe(device="cuda:99").fit(x, y)
+    for bad in (x, x[:3], torch.from_numpy(x)):
+        with pytest.raises(ValueError, match="features below 1e\\+100, .* got [0-9]e\\+20[0-9]; divide"):
+            RidgeProbe().fit(bad * 1e200, y[: len(bad)])
+    np.testing.assert_allclose(RidgeProbe().fit(x * 1e90, y).predict_proba(x * 1e90), RidgeProbe().fit(x, y).predict_proba(x))
     with pytest.raises(ValueError, match="one lambda or more"):
         RidgeProbe([]).fit(x, y)
     with pytest.raises(ValueError, match="'balanced', which needs all"):

@@ -46,7 +46,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Numpy arrays and tensors are both taken, and answers come back in kind. Everything is computed in float64.
 
     Arguments:
-        lambdas: candidates >= 0. None, the default, is 28 values from 1e-6 to 1e3 times the mean eigenvalue of the scatter.
+        lambdas: a number >= 0, or several to choose from. None, the default, is 28 values from 1e-6 to 1e3 times the mean
+            eigenvalue of the scatter.
         criterion: what the leave-one-out scores are judged by: "brier", the squared error of eta = (1 + f)/K, or "accuracy".
         fit_intercept: whether there is a b.
         scale_features: divide each feature by its standard deviation.
@@ -65,7 +66,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        lambdas: Sequence[float] | None = None,
+        lambdas: float | Sequence[float] | None = None,
         *,
         criterion: str = "brier",
         fit_intercept: bool = True,
@@ -244,11 +245,10 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"Unknown criterion {self.criterion!r}. Available: {', '.join(CRITERIA)}")
         if self.calibration not in CALIBRATIONS:
             raise ValueError(f"Unknown calibration {self.calibration!r}. Available: {', '.join(CALIBRATIONS)}")
-        if self.lambdas is not None and not len(self.lambdas):
-            raise ValueError("expected one lambda or more, got none")
+        lambdas = None if self.lambdas is None else inputs.candidates(self.lambdas, "lambda")
         self._device, self._many = inputs.device(self.device, X), many
         full = self.calibration == "full"
-        options = Options(self.lambdas, self.criterion, self.fit_intercept, self.scale_features, full, self.random_state)
+        options = Options(lambdas, self.criterion, self.fit_intercept, self.scale_features, full, self.random_state)
         self._set_classes(classes)
         self._engine = Engine([len(c) for c in classes], options)
 
