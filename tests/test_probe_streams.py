@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import accuracy_score
 
 from probe_blobs import TIGHT, blobs, codes, same_choice, same_model
 from squareloss import _moments
@@ -115,6 +116,17 @@ def test_label_sets_share_one_fit():
             np.testing.assert_allclose(other.decision_function(x)[i], alone.decision_function(x), atol=1e-6)
             np.testing.assert_allclose(other.leave_one_out(x, sets)[i], alone.leave_one_out(x, sets[:, i]), atol=1e-6)
         assert (probe.predict(x)[:, i] == alone.predict(x)).all()
+    s = np.linspace(0, 1, 150)
+    right = probe.predict(x) == sets
+    assert probe.score(x, sets) == pytest.approx(right.mean())
+    assert probe.score(x, sets, s) == pytest.approx(s @ right.mean(1) / s.sum())
+    binary = RidgeProbe().fit(x, sets[:, :2] % 2)
+    assert binary.score(torch.from_numpy(x), torch.from_numpy(sets[:, :2] % 2)) == pytest.approx(
+        np.mean(binary.predict(x) == sets[:, :2] % 2)
+    )
+    assert alone.score(x, sets[:, 2]) == accuracy_score(sets[:, 2], alone.predict(x))
+    with pytest.raises(ValueError, match="expected 3 label sets, got 2 columns"):
+        probe.score(x, sets[:, :2])
 
 
 def test_chunks_and_memmaps_are_one_fit(tmp_path):

@@ -186,6 +186,16 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         answer = np.stack(names, 1) if self._many else names[0]
         return torch.from_numpy(answer).to(X.device) if isinstance(X, Tensor) and answer.dtype.kind in "biuf" else answer
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy of `predict`; with several label sets the mean of their accuracies (a sample may be right in some)."""
+        predicted = self.predict(X)
+        predicted = predicted.cpu().numpy() if isinstance(predicted, Tensor) else predicted
+        columns, _ = inputs.labels(y, len(predicted))
+        if columns.shape[1] != len(self._classes):
+            raise ValueError(f"expected {len(self._classes)} label sets, got {columns.shape[1]} columns of y")
+        weight = inputs.weights(sample_weight, predicted, torch.device("cpu"))
+        return float(np.average((predicted.reshape(columns.shape) == columns).mean(1), weights=weight))
+
     def leave_one_out(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """The scores (m, K) that the fit without sample i gives to it, for samples fitted with these labels and weights."""
         self._require_fitted()
