@@ -258,3 +258,19 @@ def test_forgetting_all_samples_that_were_kept(monkeypatch):
         probe.partial_fit(x[gone], y[gone])
         assert len(probe._engine.reservoir) == 50
         assert np.isfinite(probe.predict_proba(x)).all()
+
+
+def test_a_stream_longer_than_what_is_kept_with_fewer_samples_than_features(monkeypatch):
+    """Only sums are left: the default path is right, and what rounding hides is not chosen."""
+    monkeypatch.setattr(_moments, "RESERVOIR", 20)
+    x, y = blobs(40, 90)
+    stream = RidgeProbe().partial_fit(x, y)
+    whole = RidgeProbe([stream.lambda_]).fit(x, y)
+    kept = stream._engine.reservoir.x.numpy()
+    places = [int(np.flatnonzero((x == row).all(1))[0]) for row in kept]
+    errors = ((whole.leave_one_out(x, y) - whole.shift_ - codes(y, 3))[places] ** 2).sum(1).mean() / 9
+    assert min(stream.path_["brier"]) == pytest.approx(errors, rel=1e-6)
+    with pytest.warns(UserWarning, match="lost in rounding at lambda = 1e-12"):
+        assert RidgeProbe([1e-12, 1e-2]).partial_fit(x, y).lambda_ == 1e-2
+    with pytest.raises(ValueError, match="expected a larger lambda, got 1e-12"), pytest.warns(UserWarning, match="lost"):
+        RidgeProbe(1e-12).partial_fit(x, y).predict(x)
