@@ -274,3 +274,15 @@ def test_a_stream_longer_than_what_is_kept_with_fewer_samples_than_features(monk
         assert RidgeProbe([1e-12, 1e-2]).partial_fit(x, y).lambda_ == 1e-2
     with pytest.raises(ValueError, match="expected a larger lambda, got 1e-12"), pytest.warns(UserWarning, match="lost"):
         RidgeProbe(1e-12).partial_fit(x, y).predict(x)
+
+
+def test_forgetting_one_of_two_equal_samples_of_other_weights():
+    x, y = blobs(20, 30)
+    x[1], y[1] = x[0], y[0]
+    s = np.linspace(1, 3, 20)
+    for gone in (0, 1):
+        rest = np.arange(20) != gone
+        probe = RidgeProbe([1.0]).fit(x, y, s).forget(x[gone : gone + 1], y[gone : gone + 1], s[gone : gone + 1])
+        never = RidgeProbe([1.0]).fit(x[rest], y[rest], s[rest])
+        same_model(probe, never)
+        same_choice(probe, never)

@@ -197,7 +197,10 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return float(np.average((predicted.reshape(columns.shape) == columns).mean(1), weights=weight))
 
     def leave_one_out(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """The scores (m, K) that the fit without sample i gives to it, for samples fitted with these labels and weights."""
+        """The scores (m, K) that the fit without sample i gives to it, for samples fitted with these labels and weights.
+
+        NaN where rounding hides them: a sample that alone fixes its own fit, at a tiny lambda.
+        """
         self._require_fitted()
         checked = inputs.features(self, X, reset=False)
         parts = [self._engine.leave_one_out(b) for b in self._blocks(checked, inputs.labels(y, len(checked))[0], sample_weight)]
