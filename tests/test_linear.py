@@ -172,6 +172,9 @@ def test_top_k_is_topk_of_the_scores(coding, bias):
     assert head.top_k(h.view(3, 3, 6), 2).classes.shape == (3, 3, 2)
     with pytest.raises(ValueError, match="k <= 50"):
         head.top_k(h, 51)
+    for chunk in (0, -1):
+        with pytest.raises(ValueError, match=f"chunk of 1 class or more, got {chunk}"):
+            head.top_k(h, 2, chunk=chunk)
 
 
 def test_training_by_the_layer_is_training_by_the_naive_loss():

@@ -132,6 +132,14 @@ def test_bad_input():
             NTKClassifier(**options).fit(x, y)
     with pytest.raises(ValueError, match="finite mu >= 0"):
         NTKClassifier(-1.0).fit(x, y)
+    with pytest.raises(ValueError, match="expected mu: a number >= 0, a list of them, or None .* got 'auto'"):
+        NTKClassifier("auto").fit(x, y)
+    with pytest.raises(ValueError, match="one mu or more"):
+        NTKClassifier([]).fit(x, y)
+    with pytest.raises(TypeError, match="kernel such as .* got 'foo'"):
+        NTKClassifier(kernel="foo").fit(x, y)
+    for mu in (np.float32(0.5), np.int64(1), np.array(0.5), np.array([0.5, 1.0])):
+        assert NTKClassifier(mu).fit(x, y).mu_ in (0.5, 1.0)
     with pytest.raises(ValueError, match="one label a sample"):
         NTKClassifier().fit(x, np.stack([y, y], 1))
     with pytest.raises(NotFittedError, match="call fit"):

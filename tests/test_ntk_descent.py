@@ -156,6 +156,9 @@ def test_a_network_depends_on_its_seed_alone():
 def test_bad_input_is_refused():
     x, y = data()
     networks = draw([0], 6, 3)
+    for width, dimension in ((0, 3), (4, 0)):
+        with pytest.raises(ValueError, match="width and a dimension of 1 or more"):
+            draw([0], width=width, dimension=dimension)
     with pytest.raises(ValueError, match="even width"):
         draw([0], 5, 3, antisymmetric=True)
     with pytest.raises(ValueError, match="Available: zero, start"):

@@ -150,6 +150,12 @@ def test_bad_input():
         ridge(x, y[:5], 1.0)
     with pytest.raises(ValueError, match="finite y"):
         ridge(x, y * math.nan, 1.0)
+    with pytest.raises(TypeError, match=r"tensor x, got ndarray; use torch.as_tensor\(x\)"):
+        ridge(x.numpy(), y.numpy(), 0.1)
+    with pytest.raises(TypeError, match="tensor y, got ndarray"):
+        ridge(x, y.numpy(), 0.1)
+    with pytest.raises(TypeError, match="kernel such as .* got 'foo'"):
+        ridge(x, y, 0.1, kernel="foo")
     with pytest.raises(ValueError, match="unit sphere"):
         ridge(2 * x, y, 1.0)
     with pytest.raises(MemoryError, match="at most 1e-06 GB on cpu, got a problem that needs 3.2e-06 GB"):

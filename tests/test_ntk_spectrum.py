@@ -135,6 +135,10 @@ def test_empirical_eigenvalues_tend_to_the_exact_ones_and_antipodes_make_the_mat
 
 
 def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="degree of 0 or more, got -1"):
+        ntk_spectrum(3, -1)
+    with pytest.raises(ValueError, match="degree of 0 or more, got -1"):
+        zonal_spectrum(NTK().of_cosine, 3, -1)
     with pytest.raises(ValueError, match="dimension of 2 or more"):
         ntk_spectrum(1, 3)
     with pytest.raises(ValueError, match="square kernel matrix"):

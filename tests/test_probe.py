@@ -62,6 +62,54 @@ def test_leave_one_out_is_n_refits(n, d, options):
         assert probe.path_["accuracy"][i] == pytest.approx(w @ (refits[lam].argmax(1) == y) / w.sum())
 
 
+@pytest.mark.parametrize("how", ["fit", "partial_fit", "fit_chunks"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_leave_one_out_of_a_fit_that_interpolates(how, intercept):
+    """Fewer samples than features, and lambda to 1e-10: residuals and 1 - h are both rounding, if taken as differences."""
+    rng = np.random.default_rng(0)
+    x, y, s = rng.standard_normal((30, 400)), np.arange(30) % 3, rng.uniform(0.5, 2, 30)
+    lambdas = [1e-10, 1e-6, 1e-3, 1.0]
+    probe = RidgeProbe(lambdas, scale_features=False, fit_intercept=intercept)
+    if how == "fit":
+        probe.fit(x, y, s)
+    elif how == "partial_fit":
+        probe.partial_fit(x[:10], y[:10], sample_weight=s[:10]).partial_fit(x[10:], y[10:], sample_weight=s[10:])
+    else:
+        probe.fit_chunks([(x[:10], y[:10], s[:10]), (x[10:], y[10:], s[10:])])
+    for i, lam in enumerate(lambdas):
+        refits = np.zeros((30, 3))
+        for j in range(30):
+            rest = np.arange(30) != j
+            ridge = Ridge(alpha=lam, fit_intercept=intercept, solver="svd").fit(x[rest], codes(y[rest], 3), s[rest])
+            refits[j] = ridge.predict(x[j : j + 1])[0]
+        errors = ((refits - codes(y, 3)) ** 2).sum(1) / 9
+        assert probe.path_["brier"][i] == pytest.approx(s @ errors / s.sum(), rel=1e-9)
+        assert probe.path_["accuracy"][i] == pytest.approx(s @ (refits.argmax(1) == y) / s.sum())
+        if lam == probe.lambda_:
+            some = [7, 3, 20]  # in any order
+            np.testing.assert_allclose(probe.leave_one_out(x[some], y[some], s[some]) - probe.shift_, refits[some], **TIGHT)
+    absent = probe.leave_one_out(x[:2], y[:2], [0.0, s[1]])[0]  # a sample of weight 0 has nothing to be left out of
+    np.testing.assert_allclose(absent, probe.decision_function(x[:1])[0])
+    with pytest.raises(ValueError, match="samples that were fitted"):
+        probe.leave_one_out(x + 1, y, s)
+
+
+def test_a_lambda_that_cannot_be_judged_is_never_chosen():
+    x, y = blobs(60, 5)
+    x[:, 4] = 0
+    x[7, 4] = 1  # fixed by itself at a small lambda
+    with pytest.warns(UserWarning, match="lost in rounding at lambda = 1e-12, since .*: not chosen"):
+        probe = RidgeProbe([1e-12, 1.0], criterion="accuracy", scale_features=False).fit(x, y)
+    assert probe.lambda_ == 1.0
+    assert np.isnan(probe.path_["brier"]).tolist() == np.isnan(probe.path_["accuracy"]).tolist() == [True, False]
+    with pytest.warns(UserWarning, match="probabilities rest on the other samples"):
+        alone = RidgeProbe([1e-12], scale_features=False).fit(x, y)
+    assert np.isfinite(alone.predict_proba(x)).all()
+    assert np.isnan(alone.leave_one_out(x, y)).any(1).tolist() == [i == 7 for i in range(60)]
+    with pytest.raises(ValueError, match="expected a lambda to choose, but .* lambda = 1e-13, 1e-12; give larger ones"):
+        RidgeProbe([1e-13, 1e-12], scale_features=False).fit(x, y)
+
+
 def probe_weights(probe, y, s):
     if probe.class_weight == "balanced":
         return s * len(y) / (3 * np.bincount(y))[y]
@@ -90,6 +138,15 @@ def test_weight_zero_is_absence_and_equal_weights_scale_lambda():
     x, y = blobs(80, 5)
     s = (np.arange(80) % 4 != 0).astype(float)
     same_model(RidgeProbe([1.0]).fit(x, y, s), RidgeProbe([1.0]).fit(x[s > 0], y[s > 0]))
+    for n, d in ((60, 5), (30, 50)):  # by sums, and by products
+        x, y = blobs(n, d)
+        s = (np.arange(n) % 3 != 0).astype(float)
+        some = RidgeProbe().fit(x[s > 0], y[s > 0])
+        for probe in (RidgeProbe().fit(x, y, s), RidgeProbe().partial_fit(x, y, sample_weight=s)):
+            same_model(probe, some)
+            np.testing.assert_allclose(probe.predict_proba(x), some.predict_proba(x), atol=1e-9)
+            assert len(probe._engine.reservoir) == s.sum()
+    x, y = blobs(80, 5)
     same_model(RidgeProbe([3.0]).fit(x, y, np.full(80, 3.0)), RidgeProbe([1.0]).fit(x, y))
     twice = np.concatenate([np.arange(80), np.arange(40)])
     same_model(RidgeProbe([1.0]).fit(x[twice], y[twice]), RidgeProbe([1.0]).fit(x, y, np.where(np.arange(80) < 40, 2.0, 1.0)))
@@ -234,6 +291,17 @@ def test_bad_input_is_refused():
         RidgeProbe(criterion="auc").fit(x, y)
     with pytest.raises(ValueError, match="lambda >= 0"):
         RidgeProbe([-1.0]).fit(x, y)
+    for lambdas in ("auto", [[1.0]], object()):
+        with pytest.raises(ValueError, match="expected lambda: a number >= 0, a list of them, or None"):
+            RidgeProbe(lambdas).fit(x, y)
+    for lambdas in (1.0, 1, np.float32(1), np.array([1.0]), torch.ones(1)):
+        same_model(RidgeProbe(lambdas).fit(x, y), RidgeProbe([1.0]).fit(x, y))
+    with pytest.raises(ValueError, match="device that torch can use here, got 'cuda:99'"):
+        RidgeProbe(device="cuda:99").fit(x, y)
+    for bad in (x, x[:3], torch.from_numpy(x)):
+        with pytest.raises(ValueError, match="features below 1e\\+100, .* got [0-9]e\\+20[0-9]; divide"):
+            RidgeProbe().fit(bad * 1e200, y[: len(bad)])
+    np.testing.assert_allclose(RidgeProbe().fit(x * 1e90, y).predict_proba(x * 1e90), RidgeProbe().fit(x, y).predict_proba(x))
     with pytest.raises(ValueError, match="one lambda or more"):
         RidgeProbe([]).fit(x, y)
     with pytest.raises(ValueError, match="'balanced', which needs all"):

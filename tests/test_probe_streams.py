@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import torch
+from sklearn.metrics import accuracy_score
 
 from probe_blobs import TIGHT, blobs, codes, same_choice, same_model
 from squareloss import _moments
@@ -114,6 +116,17 @@ def test_label_sets_share_one_fit():
             np.testing.assert_allclose(other.decision_function(x)[i], alone.decision_function(x), atol=1e-6)
             np.testing.assert_allclose(other.leave_one_out(x, sets)[i], alone.leave_one_out(x, sets[:, i]), atol=1e-6)
         assert (probe.predict(x)[:, i] == alone.predict(x)).all()
+    s = np.linspace(0, 1, 150)
+    right = probe.predict(x) == sets
+    assert probe.score(x, sets) == pytest.approx(right.mean())
+    assert probe.score(x, sets, s) == pytest.approx(s @ right.mean(1) / s.sum())
+    binary = RidgeProbe().fit(x, sets[:, :2] % 2)
+    assert binary.score(torch.from_numpy(x), torch.from_numpy(sets[:, :2] % 2)) == pytest.approx(
+        np.mean(binary.predict(x) == sets[:, :2] % 2)
+    )
+    assert alone.score(x, sets[:, 2]) == accuracy_score(sets[:, 2], alone.predict(x))
+    with pytest.raises(ValueError, match="expected 3 label sets, got 2 columns"):
+        probe.score(x, sets[:, :2])
 
 
 def test_chunks_and_memmaps_are_one_fit(tmp_path):
@@ -156,3 +169,120 @@ def test_forgetting_what_was_not_there():
     same_model(probe, whole)
     with pytest.raises(ValueError, match="got 7"):
         probe.forget(x[:1], [7])
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_refused_call_changes_nothing(begun):
+    x, y = blobs(40, 4)
+    probe, same = (RidgeProbe([0.0, 1.0], class_weight={0: 2.0}).fit(x, y) for _ in range(2))
+    if begun:
+        probe.partial_fit(x[:9], y[:9])
+        same.partial_fit(x[:9], y[:9])
+    twice = np.hstack([x, x])
+    for method, arguments, options in (
+        ("fit", (x, y), {"sample_weight": -np.ones(40)}),
+        ("fit", (twice, y), {}),  # singular at lambda = 0
+        ("fit", (x, np.zeros(40, int)), {}),
+        ("partial_fit", (x, y), {"classes": [7], "sample_weight": -np.ones(40)}),
+        ("partial_fit", (x[:3], [0, 1, 9]), {"classes": [7]}),
+        ("partial_fit", (x[:3], np.zeros((3, 2), int)), {"classes": [[7], [7]]}),
+        ("partial_fit", (twice, y), {}),
+        ("fit_chunks", ([(x[:3], y[:3]), (twice, y)],), {}),
+        ("forget", (x, y), {"sample_weight": -np.ones(40)}),
+        ("forget", (x[:1], [9]), {}),
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            getattr(probe, method)(*arguments, **options)
+        assert probe.n_features_in_ == 4
+        assert probe.classes_.tolist() == [0, 1, 2]
+        same_model(probe, same)
+        np.testing.assert_array_equal(probe.predict_proba(x), same.predict_proba(x))
+    probe.class_weight = {0: -1.0}
+    with pytest.raises(ValueError, match="class weights > 0"):
+        probe.partial_fit(x, y, classes=[7])
+    assert probe.classes_.tolist() == [0, 1, 2]
+    same_model(probe, same)
+
+
+def test_a_refused_first_call_leaves_nothing():
+    x, y = blobs(40, 4)
+    for options in ({"classes": [0, 1]}, {"sample_weight": -np.ones(40)}):
+        probe = RidgeProbe([1.0])
+        with pytest.raises(ValueError, match=r"expected labels among|[Nn]egative"):
+            probe.partial_fit(x, y, **options)
+        assert not hasattr(probe, "classes_")
+        same_model(probe.partial_fit(x, y), RidgeProbe([1.0]).fit(x, y))
+
+
+@pytest.mark.parametrize("late", [200, 3000])
+def test_the_samples_kept_are_uniform_after_forgetting(monkeypatch, late):
+    """2000 come, 1500 are forgotten, some come: of all that are left each is kept as often as any other."""
+    monkeypatch.setattr(_moments, "RESERVOIR", 100)
+    x = torch.arange(2000.0 + late, dtype=torch.float64).unsqueeze(1)
+    labels = torch.zeros(len(x), 1, dtype=torch.long)
+    times, runs = np.zeros(len(x)), 400
+    for seed in range(runs):
+        reservoir = _moments.Reservoir(seed)
+        for part in (slice(0, 1300), slice(1300, 2000)):
+            reservoir.add(x[part], labels[part], None)
+        reservoir.discard(x[500:2000], labels[500:2000], None)
+        for part in (slice(2000, 2050), slice(2050, None)):
+            reservoir.add(x[part], labels[part], None)
+        times[reservoir.x[:, 0].long().numpy()] += 1
+    left = np.r_[times[:500], times[2000:]]
+    assert not times[500:2000].any()
+    early, new = left[:500].mean(), left[500:].mean()
+    assert early == pytest.approx(new, rel=0.05)
+    assert left.sum() / runs == pytest.approx(100 if late == 3000 else 100 * 700 / 2000, rel=0.1)
+    assert left.var() == pytest.approx(left.mean() * (1 - left.mean() / runs), rel=0.25)  # each on its own terms
+
+
+def test_forgetting_all_samples_that_were_kept(monkeypatch):
+    monkeypatch.setattr(_moments, "RESERVOIR", 50)
+    x, y = blobs(500, 4)
+    for lambdas in ([1.0], [1.0, 2.0]):
+        probe = RidgeProbe(lambdas).partial_fit(x, y)
+        kept = {row.tobytes() for row in probe._engine.reservoir.x.numpy()}
+        gone = np.array([row.tobytes() in kept for row in x])
+        assert gone.sum() == 50
+        probe.forget(x[gone], y[gone])
+        if len(lambdas) == 1:
+            never = RidgeProbe([1.0]).fit(x[~gone], y[~gone])
+            same_model(probe, never)
+            assert np.mean(probe.predict(x) == never.predict(x)) > 0.9  # without the shift, which needs samples
+            with pytest.raises(ValueError, match="samples to fit probabilities on"):
+                probe.predict_proba(x)
+        else:
+            with pytest.raises(ValueError, match="all that were kept have been forgotten; add some, or give one lambda"):
+                probe.predict(x)
+        probe.partial_fit(x[gone], y[gone])
+        assert len(probe._engine.reservoir) == 50
+        assert np.isfinite(probe.predict_proba(x)).all()
+
+
+def test_a_stream_longer_than_what_is_kept_with_fewer_samples_than_features(monkeypatch):
+    """Only sums are left: the default path is right, and what rounding hides is not chosen."""
+    monkeypatch.setattr(_moments, "RESERVOIR", 20)
+    x, y = blobs(40, 90)
+    stream = RidgeProbe().partial_fit(x, y)
+    whole = RidgeProbe([stream.lambda_]).fit(x, y)
+    kept = stream._engine.reservoir.x.numpy()
+    places = [int(np.flatnonzero((x == row).all(1))[0]) for row in kept]
+    errors = ((whole.leave_one_out(x, y) - whole.shift_ - codes(y, 3))[places] ** 2).sum(1).mean() / 9
+    assert min(stream.path_["brier"]) == pytest.approx(errors, rel=1e-6)
+    with pytest.warns(UserWarning, match="lost in rounding at lambda = 1e-12"):
+        assert RidgeProbe([1e-12, 1e-2]).partial_fit(x, y).lambda_ == 1e-2
+    with pytest.raises(ValueError, match="expected a larger lambda, got 1e-12"), pytest.warns(UserWarning, match="lost"):
+        RidgeProbe(1e-12).partial_fit(x, y).predict(x)
+
+
+def test_forgetting_one_of_two_equal_samples_of_other_weights():
+    x, y = blobs(20, 30)
+    x[1], y[1] = x[0], y[0]
+    s = np.linspace(1, 3, 20)
+    for gone in (0, 1):
+        rest = np.arange(20) != gone
+        probe = RidgeProbe([1.0]).fit(x, y, s).forget(x[gone : gone + 1], y[gone : gone + 1], s[gone : gone + 1])
+        never = RidgeProbe([1.0]).fit(x[rest], y[rest], s[rest])
+        same_model(probe, never)
+        same_choice(probe, never)

@@ -93,11 +93,18 @@ class Moments:
 
 
 class Reservoir:
-    """At most `RESERVOIR` samples of a stream, each as likely to be here as any other; all of a shorter stream."""
+    """At most `RESERVOIR` samples of a stream, each as likely to be here as any other; all of a shorter stream.
+
+    That stays so when samples are taken back, by random pairing (Gemulla, Lehner and Haas 2008): a sample that comes later
+    makes up for one that left, and is kept with the odds that the other one had been kept. Until enough have come there are
+    fewer samples here.
+    """
 
     def __init__(self, random_state: int) -> None:
         self.generator = np.random.default_rng(random_state)
         self.seen = 0
+        self.gone_kept, self.gone_other = 0, 0  # samples taken back, from here and not from here, and not made up for
+        self.whole = True  # no sample of the stream is missing
         self.x: Tensor | None = None
         self.labels: Tensor | None = None
         self.weight: Tensor | None = None
@@ -105,29 +112,41 @@ class Reservoir:
     def add(self, x: Tensor, labels: Tensor, weight: Tensor | None) -> None:
         """Offer samples x (m, d), labels (m, S), weights (m,)."""
         weight = torch.ones_like(x[:, 0]) if weight is None else weight
+        paired = min(self.gone_kept + self.gone_other, len(x))
+        if paired:
+            kept = int(self.generator.hypergeometric(self.gone_kept, self.gone_other, paired))
+            rows = torch.from_numpy(np.sort(self.generator.choice(paired, kept, replace=False))).to(x.device)
+            self._append(x[rows], labels[rows], weight[rows])
+            self.gone_kept, self.gone_other = self.gone_kept - kept, self.gone_other - (paired - kept)
+            self.seen += paired
+            x, labels, weight = x[paired:], labels[paired:], weight[paired:]
         room = max(0, min(RESERVOIR - len(self), len(x)))
         self._append(x[:room], labels[:room], weight[:room])
         self.seen += room
         late = len(x) - room
+        self.whole = self.whole and not late
         slots = self.generator.integers(0, self.seen + 1 + np.arange(late))  # of the i-th sample seen: uniform in [0, i)
         self.seen += late
         chosen = {int(slot): room + row for row, slot in enumerate(slots) if slot < RESERVOIR}  # the last one wins
         if chosen:
             self._replace(list(chosen), list(chosen.values()), (x, labels, weight))
 
-    def discard(self, x: Tensor, labels: Tensor) -> None:
+    def discard(self, x: Tensor, labels: Tensor, weight: Tensor | None) -> None:
         """Drop one sample equal to each of these, where there is one."""
         if self.x is None or self.labels is None or self.weight is None:
             return
         places: dict[bytes, list[int]] = {}
-        for place, key in enumerate(_keys(self.x, self.labels)):
+        for place, key in enumerate(keys(self.x, self.labels, self.weight)):
             places.setdefault(key, []).append(place)
-        gone = [places[key].pop() for key in _keys(x, labels) if places.get(key)]
+        weight = torch.ones_like(x[:, 0]) if weight is None else weight
+        gone = [places[key].pop() for key in keys(x, labels, weight) if places.get(key)]
+        self.whole = self.whole and len(gone) == len(x)
+        self.gone_kept, self.gone_other = self.gone_kept + len(gone), self.gone_other + len(x) - len(gone)
         keep = torch.ones(len(self.x), dtype=torch.bool)
         keep[gone] = False
         keep = keep.to(self.x.device)
         self.x, self.labels, self.weight = self.x[keep], self.labels[keep], self.weight[keep]
-        self.seen = max(self.seen - len(x), len(self.x))
+        self.seen = max(self.seen - len(x), len(self.x))  # a sample that was never seen may have been taken back
 
     def widen(self, label_set: int, positions: Sequence[int]) -> None:
         """Rename the classes of a label set to their new positions."""
@@ -169,6 +188,7 @@ def deviation(variance: Tensor, mean: Tensor) -> Tensor:
     return variance.clamp_min(0).sqrt().masked_fill(constant, 1.0)
 
 
-def _keys(x: Tensor, labels: Tensor) -> list[bytes]:
-    rows, marks = x.double().cpu().numpy(), labels.cpu().numpy()
-    return [row.tobytes() + mark.tobytes() for row, mark in zip(rows, marks, strict=True)]
+def keys(x: Tensor, labels: Tensor, weight: Tensor) -> list[bytes]:
+    """What tells samples x (m, d), labels (m, S), weights (m,) from others."""
+    rows = (torch.cat([x.double(), weight.double().unsqueeze(1)], 1) + 0.0).cpu().numpy()  # + 0: -0 is 0
+    return [row.tobytes() + mark.tobytes() for row, mark in zip(rows, labels.cpu().numpy(), strict=True)]

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from squareloss._moments import Moments, Reservoir, deviation
-from squareloss._selection import Block, Selection, encode, select
+from squareloss._moments import Moments, Reservoir, deviation, keys
+from squareloss._selection import Block, Selection, by_label_set, encode, select
 from squareloss.ridge import FeaturePath, left_out
+
+LARGEST = 1e100
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Engine:
         self.pending: Block | None = None  # samples of a wide fit, whose sums are formed only if they are needed
         self.reservoir = Reservoir(options.random_state)
         self.solved: list[Selection] | None = None
+        self.path: FeaturePath | None = None
+        self.rows: tuple[Tensor, Tensor, Tensor] | None = None  # x, labels, weights of the path's n x n form, if it has one
 
     @property
     def count(self) -> int:
@@ -46,7 +50,9 @@ class Engine:
 
     def add(self, block: Block) -> None:
         """Add samples to the sums; what was solved is out of date."""
+        _check_size(block[0])
         moments = self._form_sums() or Moments.empty(block[0].mean(0), self.num_classes)
+        block = _present(block)
         moments.add(block[0], block[1], self.weights(block))
         self.reservoir.add(*block)
         self.moments, self.solved = moments, None
@@ -55,6 +61,7 @@ class Engine:
         """Take samples away from the sums; raises, and changes nothing, if the sums show that they were not there."""
         moments = self._form_sums()
         assert moments is not None
+        blocks = [_present(block) for block in blocks]
         for block in blocks:
             moments.add(block[0], block[1], self.weights(block), sign=-1)
         if moments.count < 1 or any(bool((mass < -1e-9 * mass.sum().abs()).any()) for mass in moments.class_mass):
@@ -65,7 +72,7 @@ class Engine:
                 "got more of a class than there were, or all. Nothing was forgotten"
             )
         for block in blocks:
-            self.reservoir.discard(block[0], block[1])
+            self.reservoir.discard(*block)
         for mass in moments.class_mass:
             mass.clamp_min_(0)
         self.solved = None
@@ -82,12 +89,10 @@ class Engine:
         """Solve the sums, and choose by the samples of `blocks`, `count` in number."""
         moments = self._form_sums()
         assert moments is not None
-        if moments.count < 2 or not moments.mass > 0:
-            raise ValueError(
-                f"expected at least 2 samples and a positive sum of weights, got n_samples = {moments.count}, "
-                f"sum {moments.mass:.3g}; leave-one-out needs a sample to be left"
-            )
+        _check_count(moments.count, moments.mass)
         intercept = self.options.intercept
+        if self.reservoir.whole and moments.count <= len(moments.origin) + intercept:
+            return self._solve_wide(*self.reservoir.blocks())
         centre = moments.mean() if intercept else torch.zeros_like(moments.origin)
         code = moments.mean_code()
         scale = moments.deviation() if self.options.scale else torch.ones_like(centre)
@@ -101,25 +106,31 @@ class Engine:
         )
         self._choose(path.unscaled(scale), [mass / moments.mass for mass in moments.class_mass], blocks, count)
 
-    def solve_wide(self, block: Block) -> None:
-        """Solve samples with n < d from their n x n inner products; the d x d sums wait until they are needed."""
+    def fit_wide(self, block: Block) -> None:
+        """The first samples, all at once, with n <= d or n = d + 1: the d x d sums wait until they are needed."""
+        _check_size(block[0])
+        block = _present(block)
+        self.reservoir.add(*block)
+        self.pending = block
+        self._solve_wide(block)
+
+    def _solve_wide(self, block: Block) -> None:
+        """Solve samples from their n x n inner products."""
         x, labels, _ = block
         s = self.weights(block)
         s = torch.ones_like(x[:, 0]) if s is None else s
-        self.reservoir.add(*block)
-        self.pending = block
+        _check_count(len(x), float(s.sum()))
         mean = s @ x / s.sum()
         scale = deviation(s @ (x - mean).square() / s.sum(), mean) if self.options.scale else torch.ones_like(mean)
         codes = encode(labels, self.num_classes)
         path = FeaturePath.from_data(x / scale, codes, s, intercept=self.options.intercept)
         frequencies = [s.new_zeros(k).index_add_(0, labels[:, i], s / s.sum()) for i, k in enumerate(self.num_classes)]
         self._choose(path.unscaled(scale), frequencies, lambda: [block], len(x))
+        self.rows = (x, labels, s)
 
     def solution(self) -> list[Selection]:
         """What was chosen for each label set; solved now if samples came or went, and chosen by the reservoir."""
         if self.solved is None:
-            if not len(self.reservoir):
-                raise ValueError("expected samples to choose lambda by, but all that were kept have been forgotten; add some")
             self.solve(self.reservoir.blocks, len(self.reservoir))
         assert self.solved is not None
         return self.solved
@@ -131,11 +142,17 @@ class Engine:
     def leave_one_out(self, block: Block) -> list[Tensor]:
         """The scores (m, K) that fits without each of these samples give to it, for each label set."""
         solution = self.solution()
+        assert self.path is not None
         x, labels, _ = block
         s = self.weights(block)
-        projected = self.path.project(x)
         s = torch.ones_like(x[:, 0]) if s is None else s
-        slack = self.path.slack(projected, s, [chosen.lam for chosen in solution])
+        lams = [chosen.lam for chosen in solution]
+        if self.path.dual is not None and self.rows is not None:
+            used = (s > 0).unsqueeze(1)
+            row = _find(keys(x[used[:, 0]], labels[used[:, 0]], s[used[:, 0]]), keys(*self.rows))
+            loo = by_label_set(self.path.dual, lams, self.num_classes)
+            return [f.masked_scatter(used, left[row]) for f, left in zip(self.scores(x), loo, strict=True)]
+        slack = self.path.slack(self.path.project(x), s, lams)
         codes = [encode(labels[:, i : i + 1], [k]) for i, k in enumerate(self.num_classes)]
         return [left_out(y, f, h) for y, f, h in zip(codes, self.scores(x), slack, strict=True)]
 
@@ -154,7 +171,7 @@ class Engine:
         blocks: Callable[[], Iterable[Block]],
         count: int,
     ) -> None:
-        lambdas = path.grid() if self.options.lambdas is None else [float(lam) for lam in self.options.lambdas]
+        lambdas = path.grid() if self.options.lambdas is None else list(self.options.lambdas)
         for lam in lambdas:
             path.check_regular(lam)
 
@@ -172,8 +189,9 @@ class Engine:
             frequencies=frequencies if self.options.full else None,
             offset=offset,
             criterion=self.options.criterion,
+            warn=self.options.lambdas is not None,
         )
-        self.path = path
+        self.path, self.rows = path, None
 
     def _form_sums(self) -> Moments | None:
         if self.pending is not None:
@@ -181,3 +199,36 @@ class Engine:
             self.moments = Moments.empty(block[0].mean(0), self.num_classes)
             self.moments.add(block[0], block[1], self.weights(block))
         return self.moments
+
+
+def _present(block: Block) -> Block:
+    """The samples of a block that have a weight: one of weight 0 is absent."""
+    x, labels, weight = block
+    if weight is None or bool((weight > 0).all()):
+        return block
+    return x[weight > 0], labels[weight > 0], weight[weight > 0]
+
+
+def _check_size(x: Tensor) -> None:
+    low, high = x.aminmax()
+    largest = max(-float(low), float(high))
+    if not largest < LARGEST:
+        raise ValueError(
+            f"expected features below {LARGEST:.0e}, so that their squares can be summed, got {largest:.0e}; divide them"
+        )
+
+
+def _check_count(count: int, mass: float) -> None:
+    if count < 2 or not mass > 0:
+        raise ValueError(
+            f"expected at least 2 samples and a positive sum of weights, got n_samples = {count}, "
+            f"sum {mass:.3g}; leave-one-out needs a sample to be left"
+        )
+
+
+def _find(wanted: Sequence[bytes], known: Sequence[bytes]) -> list[int]:
+    """Where each sample stands among those that were fitted."""
+    places = {key: place for place, key in enumerate(known)}
+    if not all(key in places for key in wanted):
+        raise ValueError("expected samples that were fitted, with their labels and weights, got one that was not")
+    return [places[key] for key in wanted]

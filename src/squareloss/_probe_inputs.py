@@ -69,8 +69,24 @@ def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor | No
 def device(requested: Any, x: Array | Tensor) -> torch.device:
     """Where to compute: where asked, else where the tensor lies, else on the CPU."""
     if requested is not None:
-        return torch.device(requested)
+        try:
+            return torch.empty(0, device=requested).device
+        except (AssertionError, RuntimeError) as error:  # torch without CUDA asserts
+            raise ValueError(f"expected a device that torch can use here, got {requested!r}: {error}") from error
     return x.device if isinstance(x, Tensor) else torch.device("cpu")
+
+
+def candidates(value: Any, name: str) -> list[float]:
+    """One number or several, as a list of floats."""
+    try:
+        numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    except (TypeError, ValueError):
+        numbers = np.zeros((0, 0))
+    if numbers.ndim != 1:
+        raise ValueError(f"expected {name}: a number >= 0, a list of them, or None for the default, got {value!r}")
+    if not len(numbers):
+        raise ValueError(f"expected one {name} or more, got none")
+    return [float(number) for number in numbers]
 
 
 def tensor(x: Array | Tensor, where: torch.device) -> Tensor:

@@ -9,6 +9,8 @@ times the shift.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 
 from squareloss.codings import Simplex
-from squareloss.ridge import FeaturePath, left_out
+from squareloss.ridge import FeaturePath, KernelPath, left_out
 
 Block = tuple[Tensor, Tensor, "Tensor | None"]  # features (m, d), labels (m, S), sample weights (m,)
 Blocks = Callable[[], Iterable[tuple[Block, "Tensor | None"]]]  # with the weights (m,) in the fit: by class as well
@@ -29,7 +31,7 @@ class Curve:
     """The probability map softmax(a u - b u^2 + offset) of u = scores / K + shift, kept increasing.
 
     Attributes:
-        slope: a > 0. bend: b. shift: (K,), zero-sum.
+        slope: a > 0, or NaN if there were no samples to fit it on. bend: b. shift: (K,), zero-sum.
         offset: (K,), or None: minus the logarithm of the class weights, which undoes them.
     """
 
@@ -40,6 +42,8 @@ class Curve:
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Probabilities (n, K) of scores (n, K)."""
+        if math.isnan(self.slope):
+            raise ValueError("expected samples to fit probabilities on, but all that were kept have been forgotten; add some")
         u = scores / scores.shape[1] + self.shift
         logits = self.slope * u
         if self.bend:
@@ -52,7 +56,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Selection:
-    """What was chosen for one label set, with the leave-one-out Brier score and accuracy of every candidate."""
+    """What was chosen for one label set, with the leave-one-out Brier score and accuracy of every candidate.
+
+    They are NaN where leave-one-out is lost in rounding; such a candidate is not chosen.
+    """
 
     lambdas: list[float]
     brier: list[float]
@@ -78,30 +85,58 @@ def select(
     frequencies: Sequence[Tensor] | None,
     offset: Tensor | None,
     criterion: str,
+    warn: bool = True,
 ) -> list[Selection]:
     """Lambda by leave-one-out and the probability map of every label set.
 
     Arguments:
         path: the ridge path, over the codes of all label sets side by side.
-        blocks: called for each of two passes over samples that `path` was fitted on.
+        blocks: called for each of two passes over samples that `path` was fitted on; one block, if it has a `dual`.
         num_classes: K of each label set. lambdas: the candidates. count: how many samples the blocks hold.
         frequencies: (K,) of each label set; None fits a temperature alone.
         offset: (K,) or None, added to the logits. criterion: "brier" or "accuracy".
+        warn: of lambdas that can't be judged.
     """
+    if not count:
+        return _unjudged(path, num_classes, lambdas)
     stride = -(-count * max(num_classes) // CALIBRATION)
     squares, hits, mass, slacks = _walk(path, blocks, num_classes, lambdas, stride)
-    best = [int(s.argmin() if criterion == "brier" else h.argmax()) for s, h in zip(squares, hits, strict=True)]
-    solutions, start = [], 0
-    for k, b in zip(num_classes, best, strict=True):
-        coefficients, intercept = path.solve(lambdas[b])
-        solutions.append((coefficients[:, start : start + k], intercept[start : start + k]))
-        start += k
+    _check_known(squares[0], lambdas, warn)
+    losses = squares if criterion == "brier" else [-h for h in hits]
+    best = [int(loss.nan_to_num(math.inf).argmin()) for loss in losses]
+    lams = [lambdas[b] for b in best]
+    solutions = _solve(path, num_classes, lams)
     chosen = []
-    for i, (loo, labels, weight) in enumerate(_left_out_scores(blocks, solutions, slacks, best, stride)):
+    for i, (loo, labels, weight) in enumerate(_left_out_scores(path, blocks, solutions, slacks, best, lams, stride)):
+        known = loo[:, 0].isfinite()
+        loo, labels, weight = loo[known], labels[known], weight[known]
+        if not weight.sum() > 0:
+            raise ValueError(f"expected a larger lambda, got {lams[i]:.3g}, where leave-one-out is lost in rounding; raise it")
         curve = fit_curve(loo, labels, weight, None if frequencies is None else frequencies[i], offset)
         brier, accuracy = squares[i] / (num_classes[i] ** 2 * mass), hits[i] / mass
         chosen.append(Selection(list(lambdas), brier.tolist(), accuracy.tolist(), best[i], curve, *solutions[i]))
     return chosen
+
+
+def _unjudged(path: FeaturePath, num_classes: Sequence[int], lambdas: Sequence[float]) -> list[Selection]:
+    """The solutions at the only lambda, without samples to judge them by: no probability map, and no shift."""
+    if len(lambdas) > 1:
+        raise ValueError(
+            "expected samples to choose lambda by, but all that were kept have been forgotten; add some, or give one lambda"
+        )
+    curves = [Curve(math.nan, 0.0, path.values.new_zeros(k), None) for k in num_classes]
+    solutions = _solve(path, num_classes, list(lambdas) * len(num_classes))
+    return [Selection(list(lambdas), [math.nan], [math.nan], 0, c, *s) for c, s in zip(curves, solutions, strict=True)]
+
+
+def _solve(path: FeaturePath, num_classes: Sequence[int], lams: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
+    """The coefficients (d, K) and the intercept (K,) of each label set, at its own lambda."""
+    solutions, start = [], 0
+    for k, lam in zip(num_classes, lams, strict=True):
+        coefficients, intercept = path.solve(lam)
+        solutions.append((coefficients[:, start : start + k], intercept[start : start + k]))
+        start += k
+    return solutions
 
 
 def _walk(
@@ -119,11 +154,16 @@ def _walk(
     for (x, labels, _), weight in blocks():
         s = torch.ones_like(x[:, 0]) if weight is None else weight
         codes = encode(labels, num_classes)
-        projected = path.project(x)
-        slack = path.slack(projected, s, lambdas)  # (L, m)
+        if path.dual is None:
+            projected = path.project(x)
+            slack = path.slack(projected, s, lambdas)  # (L, m)
+            slacks.append(slack[:, ::stride])
         for first in range(0, len(lambdas), group):
             part = slice(first, first + group)
-            loo = left_out(codes, path.fitted(projected, lambdas[part]), slack[part])  # (g, m, W)
+            if path.dual is None:
+                loo = left_out(codes, path.fitted(projected, lambdas[part]), slack[part])  # (g, m, W)
+            else:
+                loo = path.dual.leave_one_out_path(lambdas[part])
             start = 0
             for i, k in enumerate(num_classes):
                 own = slice(start, start + k)
@@ -131,18 +171,39 @@ def _walk(
                 hits[i][part] += (loo[..., own].argmax(2) == labels[:, i]).to(s) @ s
                 start += k
         mass += float(s.sum())
-        slacks.append(slack[:, ::stride])
+    for square, hit in zip(squares, hits, strict=True):
+        hit[square.isnan()] = math.nan
     return squares, hits, mass, slacks
 
 
+def _check_known(squares: Tensor, lambdas: Sequence[float], warn: bool) -> None:
+    """Warn of the lambdas whose leave-one-out is lost in rounding, and refuse to choose if all are."""
+    lost = [lam for lam, square in zip(lambdas, squares.tolist(), strict=True) if math.isnan(square)]
+    if not lost:
+        return
+    told = f"leave-one-out is lost in rounding at lambda = {', '.join(f'{lam:.3g}' for lam in lost)}"
+    if len(lost) == len(lambdas) > 1:
+        raise ValueError(f"expected a lambda to choose, but {told}; give larger ones")
+    if warn:
+        rest = "probabilities rest on the other samples" if len(lambdas) == 1 else "not chosen"
+        warnings.warn(f"{told}, since samples nearly fix their own fit there: {rest}; give larger ones", stacklevel=2)
+
+
 def _left_out_scores(
+    path: FeaturePath,
     blocks: Blocks,
     solutions: Sequence[tuple[Tensor, Tensor]],
     slacks: Sequence[Tensor],
     best: Sequence[int],
+    lams: Sequence[float],
     stride: int,
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """For each label set, leave-one-out scores (m, K), labels (m,) and weights (m,) of every stride-th sample."""
+    if path.dual is not None:
+        (((_, labels, weight), _),) = blocks()
+        weight = path.dual.weight.new_ones(len(labels)) if weight is None else weight
+        loo = by_label_set(path.dual, lams, [len(intercept) for _, intercept in solutions])
+        return [(scores[::stride], labels[::stride, i], weight[::stride]) for i, scores in enumerate(loo)]
     parts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in solutions]
     for ((x, labels, weight), _), slack in zip(blocks(), slacks, strict=True):
         thin = x[::stride]
@@ -152,6 +213,12 @@ def _left_out_scores(
             codes = encode(label.unsqueeze(1), [len(intercept)])
             parts[i].append((left_out(codes, thin @ coefficients + intercept, slack[best[i]]), label, ones))
     return [tuple(torch.cat(column) for column in zip(*part, strict=True)) for part in parts]  # type: ignore[misc]
+
+
+def by_label_set(dual: KernelPath, lams: Sequence[float], num_classes: Sequence[int]) -> list[Tensor]:
+    """The leave-one-out scores (n, K) of each label set, at its own lambda."""
+    columns = torch.arange(sum(num_classes), device=dual.targets.device).split(list(num_classes))  # type: ignore[no-untyped-call]
+    return [dual.leave_one_out(lam)[:, own] for lam, own in zip(lams, columns, strict=True)]
 
 
 def encode(labels: Tensor, num_classes: Sequence[int]) -> Tensor:
@@ -164,17 +231,19 @@ def fit_curve(scores: Tensor, labels: Tensor, weight: Tensor, frequency: Tensor 
     """The most likely probability map of scores (n, K) with labels (n,) and weights (n,).
 
     As Platt did, one sample's worth of probability is spread over the K classes, so that perfect scores do not make it
-    infinitely sure. The bend keeps the map increasing for eta in [0, 1]. Without frequencies (K,) nothing is bent or shifted.
+    infinitely sure; samples of weight 0 do not count. The bend keeps the map increasing for eta in [0, 1]. Without
+    frequencies (K,) nothing is bent or shifted.
     """
     k = scores.shape[1]
     u = scores / k
-    spread = 1 / (len(scores) + 1)
+    count = int((weight > 0).sum())
+    spread = 1 / (count + 1)
     target = torch.full_like(u, spread / k)
     target.scatter_add_(1, labels.unsqueeze(1), torch.full_like(u[:, :1], 1 - spread))
     share = weight / weight.sum()
     shift, ratio = torch.zeros_like(u[0]), 0.0
     if frequency is not None:
-        level = frequency.clamp_min(0.5 / len(scores)).log()
+        level = frequency.clamp_min(0.5 / count).log()
         level = level - level.mean()
         slope, bend, pull = _newton(torch.stack([u, -u.square(), level.expand_as(u)]), target, share, offset)
         if slope > 0:

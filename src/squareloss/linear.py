@@ -142,6 +142,8 @@ class SquareLinear(nn.Linear):
         weight, bias = _full_width(self.weight, self.bias, self.criterion.coding.num_classes(self.out_features))
         if not 1 <= k <= len(weight):
             raise ValueError(f"expected 1 <= k <= {len(weight)} classes, got k = {k}")
+        if chunk < 1:
+            raise ValueError(f"expected a chunk of 1 class or more, got {chunk}")
         best = classes = None
         for start in range(0, len(weight), chunk):
             part = slice(start, start + chunk)

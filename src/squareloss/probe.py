@@ -7,6 +7,7 @@ behind it can be updated, widened by classes, and taken back.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -45,7 +46,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Numpy arrays and tensors are both taken, and answers come back in kind. Everything is computed in float64.
 
     Arguments:
-        lambdas: candidates >= 0. None, the default, is 28 values from 1e-6 to 1e3 times the mean eigenvalue of the scatter.
+        lambdas: a number >= 0, or several to choose from. None, the default, is 28 values from 1e-6 to 1e3 times the mean
+            eigenvalue of the scatter.
         criterion: what the leave-one-out scores are judged by: "brier", the squared error of eta = (1 + f)/K, or "accuracy".
         fit_intercept: whether there is a b.
         scale_features: divide each feature by its standard deviation.
@@ -64,7 +66,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        lambdas: Sequence[float] | None = None,
+        lambdas: float | Sequence[float] | None = None,
         *,
         criterion: str = "brier",
         fit_intercept: bool = True,
@@ -88,27 +90,32 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> RidgeProbe:
         """Fit features X (n, d) and labels y (n,), or (n, S) for S label sets that share one decomposition.
 
-        X may be a numpy memmap: with n >= d it is read in slices, in three passes. With n < d the n x n matrix of products
-        is decomposed instead. Samples of weight 0 count for nothing; leaving a sample out removes it whatever its weight.
+        X may be a numpy memmap: with n > d + 1 it is read in slices, in three passes. With fewer samples the n x n matrix of
+        products is decomposed instead, which keeps leave-one-out exact where the fit interpolates.
+
+        Samples of weight 0 count for nothing; leaving a sample out removes it whatever its weight. A lambda so small that
+        leave-one-out is lost in rounding is never chosen: its results in `path_` are NaN, and a warning says so.
         """
-        X = inputs.features(self, X, reset=True)
-        columns, many = inputs.labels(y, len(X))
-        if len(X) < 2:
-            raise ValueError(f"expected at least 2 samples, got n_samples = {len(X)}; leave-one-out needs one to be left")
-        self._begin(X, many, _two_or_more([np.unique(column) for column in columns.T]))
-        self._engine.class_weight = self._class_weight(columns[:, 0])
-        if len(X) < X.shape[1]:
-            self._engine.solve_wide(next(self._blocks(X, columns, sample_weight, size=len(X))))
+        with self._all_or_nothing():
+            X = inputs.features(self, X, reset=True)
+            columns, many = inputs.labels(y, len(X))
+            if len(X) < 2:
+                raise ValueError(f"expected at least 2 samples, got n_samples = {len(X)}; leave-one-out needs one to be left")
+            self._begin(X, many, _two_or_more([np.unique(column) for column in columns.T]))
+            self._engine.class_weight = self._class_weight(self._classes, columns[:, 0])
+            if len(X) <= X.shape[1] + self.fit_intercept:
+                self._engine.fit_wide(next(self._blocks(X, columns, sample_weight, size=len(X))))
+                return self
+            for block in self._blocks(X, columns, sample_weight, "sums"):
+                self._engine.add(block)
+            self._engine.solve(lambda: self._blocks(X, columns, sample_weight, "leave-one-out"), len(X))
             return self
-        for block in self._blocks(X, columns, sample_weight, "sums"):
-            self._engine.add(block)
-        self._engine.solve(lambda: self._blocks(X, columns, sample_weight, "leave-one-out"), len(X))
-        return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> RidgeProbe:
         """Add samples: the same W and b as one `fit` of all of them, at the same lambda.
 
-        The sums over samples are kept, d x d numbers, and up to 4096 samples drawn uniformly from the stream. The choice among
+        The sums over samples are kept, d x d numbers, and up to 4096 samples drawn uniformly from the stream (fewer for a
+        while, if some of them are forgotten). The choice among
         several lambdas and the probability map rest on the exact leave-one-out scores of those samples; as long as no more
         came, that is what `fit` does. Solving waits until a prediction or a fitted attribute is asked for.
 
@@ -117,13 +124,14 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes: classes to know from now on, beside those known; a list of them for several label sets. On the first
                 call the default is those of y; later, a label that is not known is an error unless it is named here.
         """
-        first = not hasattr(self, "classes_")
-        X = inputs.features(self, X, reset=first)
-        columns, many = inputs.labels(y, len(X))
-        named = None if classes is None else _as_sets(classes, columns.shape[1])
-        if first:
-            named = _two_or_more([np.unique(column) for column in columns.T] if named is None else named)
-        return self._add(X, columns, many, named, sample_weight)
+        with self._all_or_nothing():
+            first = not hasattr(self, "classes_")
+            X = inputs.features(self, X, reset=first)
+            columns, many = inputs.labels(y, len(X))
+            named = None if classes is None else _as_sets(classes, columns.shape[1])
+            if first:
+                named = _two_or_more([np.unique(column) for column in columns.T] if named is None else named)
+            return self._add(X, columns, many, named, sample_weight)
 
     def fit_chunks(self, chunks: Iterable[Any] | Callable[[], Iterable[Any]]) -> RidgeProbe:
         """Fit data that come in chunks (X, y) or (X, y, sample_weight), and need not fit in memory together.
@@ -132,7 +140,10 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         the result is that of `fit`. A plain iterator can be read only once, and the result is that of `partial_fit` on every
         chunk. Classes are added as they turn up.
         """
-        again = chunks if callable(chunks) else functools.partial(iter, chunks)
+        with self._all_or_nothing():
+            return self._fit_chunks(chunks if callable(chunks) else functools.partial(iter, chunks), chunks)
+
+    def _fit_chunks(self, again: Callable[[], Iterable[Any]], chunks: Any) -> RidgeProbe:
         self.__dict__.pop("classes_", None)
         for X, y, *weight in inputs.watch(again(), None, "sums", verbose=self.verbose):
             checked = inputs.features(self, X, reset=not hasattr(self, "classes_"))
@@ -151,7 +162,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> RidgeProbe:
         """Take samples back: the same W and b as if they had never been fitted, at the same lambda.
 
-        They must have been fitted, with these labels and weights; that is checked only as far as the sums can tell.
+        They must have been fitted, with these labels and weights; that is checked only as far as the sums can tell. If a long
+        stream forgets all samples that were kept of it, there are no probabilities until more come, and lambda can't be chosen.
         """
         self._require_fitted()
         X = inputs.features(self, X, reset=False)
@@ -174,8 +186,21 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         answer = np.stack(names, 1) if self._many else names[0]
         return torch.from_numpy(answer).to(X.device) if isinstance(X, Tensor) and answer.dtype.kind in "biuf" else answer
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy of `predict`; with several label sets the mean of their accuracies (a sample may be right in some)."""
+        predicted = self.predict(X)
+        predicted = predicted.cpu().numpy() if isinstance(predicted, Tensor) else predicted
+        columns, _ = inputs.labels(y, len(predicted))
+        if columns.shape[1] != len(self._classes):
+            raise ValueError(f"expected {len(self._classes)} label sets, got {columns.shape[1]} columns of y")
+        weight = inputs.weights(sample_weight, predicted, torch.device("cpu"))
+        return float(np.average((predicted.reshape(columns.shape) == columns).mean(1), weights=weight))
+
     def leave_one_out(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """The scores (m, K) that the fit without sample i gives to it, for samples fitted with these labels and weights."""
+        """The scores (m, K) that the fit without sample i gives to it, for samples fitted with these labels and weights.
+
+        NaN where rounding hides them: a sample that alone fixes its own fit, at a tiny lambda.
+        """
         self._require_fitted()
         checked = inputs.features(self, X, reset=False)
         parts = [self._engine.leave_one_out(b) for b in self._blocks(checked, inputs.labels(y, len(checked))[0], sample_weight)]
@@ -216,22 +241,32 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Leave-one-out Brier score and accuracy of every candidate lambda."""
         return self._fitted(lambda s: {"lambda": s.lambdas, "brier": s.brier, "accuracy": s.accuracy})
 
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Put everything back if what is done here is refused; an engine that was there before must be changed last."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
     def _begin(self, X: Any, many: bool, classes: list[Array]) -> None:
         """A new model: its classes, its device, and no samples."""
         if self.criterion not in CRITERIA:
             raise ValueError(f"Unknown criterion {self.criterion!r}. Available: {', '.join(CRITERIA)}")
         if self.calibration not in CALIBRATIONS:
             raise ValueError(f"Unknown calibration {self.calibration!r}. Available: {', '.join(CALIBRATIONS)}")
-        if self.lambdas is not None and not len(self.lambdas):
-            raise ValueError("expected one lambda or more, got none")
+        lambdas = None if self.lambdas is None else inputs.candidates(self.lambdas, "lambda")
         self._device, self._many = inputs.device(self.device, X), many
         full = self.calibration == "full"
-        options = Options(self.lambdas, self.criterion, self.fit_intercept, self.scale_features, full, self.random_state)
+        options = Options(lambdas, self.criterion, self.fit_intercept, self.scale_features, full, self.random_state)
         self._set_classes(classes)
         self._engine = Engine([len(c) for c in classes], options)
 
     def _add(self, X: Any, columns: Array, many: bool, named: list[Array] | None, weight: Any) -> RidgeProbe:
-        """Begin if this is the first part, know the classes named, and add the samples to the sums."""
+        """Begin if this is the first part, know the classes named, and add the samples to the sums; all is checked first."""
         if self.class_weight == "balanced":
             raise ValueError(
                 "expected class_weight None or {class: weight} for samples that come in parts, got 'balanced', which needs all "
@@ -240,10 +275,14 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "classes_"):
             assert named is not None
             self._begin(X, many, named)
-        elif named is not None:
-            self._widen(named)
-        self._engine.class_weight = self._class_weight(None)
-        for block in self._blocks(X, columns, weight, "sums"):
+        classes = self._classes
+        if named is not None and len(named) == len(classes):
+            classes = [np.union1d(known, new) for known, new in zip(classes, named, strict=True)]
+        blocks = self._blocks(X, columns, weight, "sums", classes=classes)
+        class_weight = self._class_weight(classes)
+        self._widen(classes)
+        self._engine.class_weight = class_weight
+        for block in blocks:
             self._engine.add(block)
         return self
 
@@ -251,29 +290,38 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._classes = classes
         self.classes_ = classes if self._many else classes[0]
 
-    def _widen(self, named: list[Array]) -> None:
-        old = self._classes
-        self._set_classes([np.union1d(known, new) for known, new in zip(old, named, strict=True)])
-        for i, (known, now) in enumerate(zip(old, self._classes, strict=True)):
+    def _widen(self, classes: list[Array]) -> None:
+        for i, (known, now) in enumerate(zip(self._classes, classes, strict=True)):
             if len(now) > len(known):
                 self._engine.widen(i, np.searchsorted(now, known).tolist(), len(now))
+        self._set_classes(classes)
 
-    def _class_weight(self, labels: Array | None) -> Tensor | None:
+    def _class_weight(self, classes: list[Array], labels: Array | None = None) -> Tensor | None:
         if self.class_weight is None:
             return None
-        if len(self._classes) > 1:
+        if len(classes) > 1:
             raise ValueError("expected class_weight=None for several label sets, which share their weights; use sample_weight")
-        classes = self._classes[0]
-        weight = compute_class_weight(self.class_weight, classes=classes, y=classes if labels is None else labels)
+        known = classes[0]
+        weight = compute_class_weight(self.class_weight, classes=known, y=known if labels is None else labels)
         if not (weight > 0).all():
             raise ValueError(f"expected class weights > 0, got {weight.min()}; drop the samples of that class instead")
         return torch.from_numpy(weight).double().to(self._device)
 
-    def _blocks(self, X: Any, columns: Array, weight: Any, what: str = "", size: int | None = None) -> Iterator[Block]:
-        """Slices of the samples on the device: features in float64, positions of the labels, weights."""
-        if columns.shape[1] != len(self._classes):
-            raise ValueError(f"expected {len(self._classes)} label sets, got {columns.shape[1]} columns of y")
-        positions = [inputs.indices(known, column) for known, column in zip(self._classes, columns.T, strict=True)]
+    def _blocks(
+        self,
+        X: Any,
+        columns: Array,
+        weight: Any,
+        what: str = "",
+        *,
+        size: int | None = None,
+        classes: list[Array] | None = None,
+    ) -> Iterator[Block]:
+        """Slices of the samples on the device: features in float64, positions of the labels, weights; checked at once."""
+        classes = self._classes if classes is None else classes
+        if columns.shape[1] != len(classes):
+            raise ValueError(f"expected {len(classes)} label sets, got {columns.shape[1]} columns of y")
+        positions = [inputs.indices(known, column) for known, column in zip(classes, columns.T, strict=True)]
         labels = torch.from_numpy(np.stack(positions, 1)).to(self._device)
         weight = inputs.weights(weight, X, self._device)
         size = inputs.rows(X.shape[1], self._device) if size is None else size

@@ -10,6 +10,10 @@ takes features x; `KernelPath` takes their inner products, so that the features 
 Leaving sample i out of a fit moves its own prediction to y_i - (y_i - f_i) / (1 - h_i), where the leverage h_i is the weight of
 y_i in its own fitted value f_i. That is exact for every lambda, with weights and with the intercept refitted, so the
 leave-one-out predictions of all n samples cost one pass and no refit. Everything is computed in float64.
+
+Where a fit interpolates, residual and 1 - h both go to 0 with lambda, and a difference would be rounding. With no more samples
+than features they are therefore taken from the n x n eigenvectors, where lambda cancels. With more, a sample can still be
+fitted by itself (the only one that has a certain feature); below 1 - h = 1e-10 its left-out prediction is NaN.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+SLACK = 1e-10  # 1 - h as a difference has an error of about 1e-14; below this a left-out prediction would be noise
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class FeaturePath:
         cross: (r, K) basis' sum_i s_i (x_i - mean)(y_i - mean_y)'.
         mean, mean_y: (d,), (K,) weighted means; zero without an intercept.
         mass: the sum of the weights; infinity without an intercept, which costs no leverage.
+        dual: with n <= d, or n = d + 1 and an intercept: the same path in n x n form, of the samples with a weight > 0.
     """
 
     values: Tensor
@@ -40,15 +47,24 @@ class FeaturePath:
     mean: Tensor
     mean_y: Tensor
     mass: float
+    dual: KernelPath | None = None
 
     @classmethod
     def from_data(cls, x: Tensor, y: Tensor, weight: Tensor | None = None, *, intercept: bool = True) -> FeaturePath:
         """The path of features x (n, d), targets y (n, K) and weights (n,), by the smaller of n x n and d x d."""
         x, y, s = _check_data(x, y, weight)
         mean, mean_y, mass = (s @ x / s.sum(), s @ y / s.sum(), float(s.sum())) if intercept else _no_means(x, y)
+        used = s > 0
+        if 1 < int(used.sum()) <= x.shape[1] + intercept:
+            x, y, s = x[used] - mean, y[used], s[used]
+            dual = KernelPath.from_kernel(x @ x.T, y, s, intercept=intercept).truncated()
+            zeros = int((dual.values == 0).sum())
+            values, vectors, cross = dual.values[zeros:], dual.vectors[:, zeros:], dual.cross[zeros:]
+            basis = (x * s.sqrt().unsqueeze(1)).T @ (vectors / values.sqrt())
+            return cls(values, basis, values.sqrt().unsqueeze(1) * cross, mean, mean_y, mass, dual)
         root = s.sqrt().unsqueeze(1)
         x, y = (x - mean) * root, (y - mean_y) * root
-        values, basis = scatter_eigen(x.T @ x) if len(x) >= x.shape[1] else factor_eigen(x)
+        values, basis = scatter_eigen(x.T @ x)
         return cls(values, basis, (x @ basis).T @ y, mean, mean_y, mass)
 
     @classmethod
@@ -83,11 +99,21 @@ class FeaturePath:
         return 1 - weight * (shrink @ projected.square().T + 1 / self.mass)
 
     def leave_one_out(self, x: Tensor, y: Tensor, lam: float, weight: Tensor | None = None) -> Tensor:
-        """What the fit without sample i predicts for it (m, K), for samples x (m, d), y (m, K) that were fitted."""
+        """What the fit without sample i predicts for it (m, K), for samples x (m, d), y (m, K) that were fitted.
+
+        With a `dual` they must be all of them, in their order.
+        """
         self.check_regular(lam)
         x, y, s = _check_data(x, y, weight)
         projected = self.project(x)
-        return left_out(y, self.fitted(projected, [lam])[0], self.slack(projected, s, [lam])[0])
+        fitted = self.fitted(projected, [lam])[0]
+        if self.dual is None:
+            return left_out(y, fitted, self.slack(projected, s, [lam])[0])
+        if not torch.equal(y[s > 0], self.dual.targets):
+            raise ValueError(
+                "expected all samples of the fit, in their order, since there are no more than features; got others"
+            )
+        return fitted.masked_scatter((s > 0).unsqueeze(1), self.dual.leave_one_out(lam))
 
     def grid(self) -> list[float]:
         """The default path: see `default_lambdas`."""
@@ -115,6 +141,7 @@ class KernelPath:
         targets: (n, K); weight: (n,), all positive.
         kernel_mean: (n,) the weighted mean of the kernel's columns; mean_y: (K,); zeros without an intercept.
         intercept: whether there is one.
+        noise: how wrong eigenvalues may be; left-out predictions are NaN where lambda does not rise above it. 0: never.
     """
 
     values: Tensor
@@ -125,6 +152,7 @@ class KernelPath:
     kernel_mean: Tensor
     mean_y: Tensor
     intercept: bool
+    noise: float = 0.0
 
     @classmethod
     def from_kernel(cls, kernel: Tensor, y: Tensor, weight: Tensor | None = None, *, intercept: bool = False) -> KernelPath:
@@ -141,9 +169,8 @@ class KernelPath:
             kernel_mean, mean_y = kernel @ share, share @ y
             kernel = kernel - kernel_mean - kernel_mean.unsqueeze(1) + share @ kernel_mean
         root = s.sqrt()
-        values, vectors = torch.linalg.eigh(root * kernel * root.unsqueeze(1))
-        if intercept:
-            values, vectors = _without(root / root.norm(), values, vectors)
+        kernel = root * kernel * root.unsqueeze(1)
+        values, vectors = _eigen_beside(root / root.norm(), kernel) if intercept else torch.linalg.eigh(kernel)
         cross = vectors.T @ ((y - mean_y) * root.unsqueeze(1))
         return cls(values.clamp_min(0), vectors, cross, y, s, kernel_mean, mean_y, intercept)
 
@@ -156,17 +183,38 @@ class KernelPath:
             dual = dual - (self.weight / self.weight.sum()).unsqueeze(1) * dual.sum(0)
         return dual, self.mean_y - self.kernel_mean @ dual
 
+    def truncated(self) -> KernelPath:
+        """The same path with 0 for eigenvalues that are rounding, and for what rounding has put into their eigenvectors.
+
+        Beside repeated samples, others have no part in the null space. 1 / lambda would make much of a part of 1e-16.
+        """
+        floor = _threshold(self.values)
+        null, noise = self.values <= floor, float(floor) / len(self.values)
+        if not bool(null.any()) or bool(null.all()):
+            return replace(self, values=self.values.masked_fill(null, 0.0), noise=noise)
+        part = self.vectors[:, null]
+        part = part * (part.norm(dim=1, keepdim=True) > (floor / self.values[~null].min()).clamp_max(1e-4))
+        vectors = torch.cat([part, self.vectors[:, ~null]], 1)
+        noise = max(noise, float(self.values[null].max()))
+        return replace(self, values=self.values.masked_fill(null, 0.0), vectors=vectors, noise=noise)
+
     def leave_one_out(self, lam: float) -> Tensor:
-        """What the fit without sample i predicts for it, (n, K).
+        """What the fit without sample i predicts for it, (n, K)."""
+        self.check_regular(lam)
+        return self.leave_one_out_path([lam])[0]
+
+    def leave_one_out_path(self, lambdas: Sequence[float]) -> Tensor:
+        """What the fit without sample i predicts for it at every lambda, (L, n, K).
 
         The residual and 1 - h are both lambda times a sum over eigenvectors, and lambda cancels: no accuracy is lost as it goes
         to 0, where this is the leave-one-out of the interpolant.
         """
-        self.check_regular(lam)
-        shrink = 1 / (self.values + lam)
-        residual = self.vectors @ (self.cross * shrink.unsqueeze(1))
-        slack = self.vectors.square() @ shrink
-        return self.targets - residual / (slack * self.weight.sqrt()).unsqueeze(1)
+        shifted = self.values.unsqueeze(1) + self.values.new_tensor(lambdas)  # (q, L)
+        factors = (self.cross.unsqueeze(1) / shifted.unsqueeze(2)).flatten(1)  # (q, L K)
+        residual = (self.vectors @ factors).view(len(self.targets), len(lambdas), -1)
+        slack = (self.vectors.square() @ (1 / shifted)) * self.weight.sqrt().unsqueeze(1)  # (n, L)
+        slack = slack.masked_fill(shifted.min(0).values < 1e3 * self.noise, math.nan)
+        return self.targets - (residual / slack.unsqueeze(2)).transpose(0, 1)
 
     def grid(self) -> list[float]:
         """The default path: see `default_lambdas`."""
@@ -182,9 +230,11 @@ class KernelPath:
 
 
 def left_out(y: Tensor, fitted: Tensor, slack: Tensor) -> Tensor:
-    """y - (y - f) / (1 - h): predictions (..., m, K) of fits that left each sample out, from fits that had it."""
-    floor = torch.finfo(slack.dtype).eps  # a sample that alone fixes its own fit has no left-out prediction
-    return y - (y - fitted) / slack.clamp_min(floor).unsqueeze(-1)
+    """y - (y - f) / (1 - h): predictions (..., m, K) of fits that left each sample out, from fits that had it.
+
+    NaN for a sample that alone fixes its own fit, up to rounding.
+    """
+    return y - (y - fitted) / slack.masked_fill(slack < SLACK, math.nan).unsqueeze(-1)
 
 
 def scatter_eigen(scatter: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,12 +242,6 @@ def scatter_eigen(scatter: Tensor) -> tuple[Tensor, Tensor]:
     values, vectors = torch.linalg.eigh(scatter)  # reads the lower half
     zeros = int((values <= _threshold(values)).sum())
     return values[zeros:], vectors[:, zeros:]
-
-
-def factor_eigen(factor: Tensor) -> tuple[Tensor, Tensor]:
-    """`scatter_eigen` of factor' factor, for a factor (n, d) with n < d: through its n x n matrix."""
-    values, vectors = scatter_eigen(factor @ factor.T)
-    return values, factor.T @ vectors / values.sqrt()
 
 
 def default_lambdas(values: Tensor, dimension: int) -> list[float]:
@@ -217,15 +261,18 @@ def _threshold(values: Tensor) -> Tensor:
     return values.abs().max() * len(values) * torch.finfo(values.dtype).eps
 
 
-def _without(direction: Tensor, values: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenpairs orthogonal to `direction`, an eigenvector of value 0 that may be mixed with others of value 0."""
-    null = values.abs() <= _threshold(values)
-    if int(null.sum()) <= 1:
-        keep = torch.arange(len(values), device=values.device) != (vectors.T @ direction).abs().argmax()
-        return values[keep], vectors[:, keep]
-    space = vectors[:, null] - torch.outer(direction, direction @ vectors[:, null])
-    rest = torch.linalg.svd(space, full_matrices=False).U[:, :-1]
-    return torch.cat([values[null][1:], values[~null]]), torch.cat([rest, vectors[:, ~null]], 1)
+def _eigen_beside(direction: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The n - 1 eigenpairs of a matrix (n, n) that are orthogonal to `direction`, a unit eigenvector of value 0.
+
+    A reflection takes the direction to the first axis, which is then cut off: so no eigenvector is mixed with it.
+    """
+    mirror = direction.clone()
+    mirror[0] += 1.0 if mirror[0] >= 0 else -1.0
+    mirror = mirror * (2 / mirror.square().sum()).sqrt()
+    matrix = matrix - torch.outer(matrix @ mirror, mirror)
+    matrix = matrix - torch.outer(mirror, mirror @ matrix)
+    values, vectors = torch.linalg.eigh(matrix[1:, 1:])
+    return values, torch.cat([torch.zeros_like(vectors[:1]), vectors]) - torch.outer(mirror, mirror[1:] @ vectors)
 
 
 def _check_data(x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

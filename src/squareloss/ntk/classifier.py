@@ -15,8 +15,8 @@ from squareloss import _probe_inputs as inputs
 from squareloss._selection import Curve, encode, fit_curve
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
-from squareloss.ntk.kernels import NTK, Kernel, on_sphere, to_sphere
-from squareloss.ntk.solve import Solution, Spectral, check_matrix, check_mu
+from squareloss.ntk.kernels import Kernel, on_sphere, to_sphere
+from squareloss.ntk.solve import Solution, Spectral, check_kernel, check_matrix, check_mu
 
 SOLVERS = ("auto", "exact", "iterative")
 CRITERIA = ("brier", "accuracy")
@@ -150,14 +150,12 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"Unknown {name} {value!r}. Available: {', '.join(known)}")
         for mu in self._candidates([1.0]):
             check_mu(mu)
+        check_kernel(self.kernel)
 
     def _candidates(self, default: Sequence[float]) -> list[float]:
         if self.mu is None:
             return list(default)
-        chosen = [float(self.mu)] if isinstance(self.mu, (int, float)) else [float(mu) for mu in self.mu]
-        if not chosen:
-            raise ValueError("expected one mu or more, got none")
-        return chosen
+        return inputs.candidates(self.mu, "mu")
 
     def _place(self, x: Tensor, *, reset: bool) -> Tensor:
         """Points of the sphere (n, d + 1), or the inputs themselves (n, d) if they are there."""
@@ -172,7 +170,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fit_exact(self, points: Tensor, labels: Tensor) -> Curve:
         """mu by exact leave-one-out, and the probability map of its scores."""
-        kernel = NTK() if self.kernel is None else self.kernel
+        kernel = check_kernel(self.kernel)
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
         mus = self._candidates([])
         if len(mus) == 1:
@@ -191,7 +189,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fit_iterative(self, points: Tensor, labels: Tensor) -> Curve:
         """mu and the probability map by samples held out, from the largest mu down; then all samples."""
-        kernel = NTK() if self.kernel is None else self.kernel
+        kernel = check_kernel(self.kernel)
         order = torch.randperm(len(points), generator=torch.Generator().manual_seed(self.random_state)).to(points.device)
         held = min(HELD_OUT, max(1, len(points) // 5))
         out, rest = order[:held], order[held:]

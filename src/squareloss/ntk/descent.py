@@ -129,6 +129,8 @@ def draw(
             its kernel is that of the first half; needs an even width.
         dtype, device: of the weights.
     """
+    if width < 1 or dimension < 1:
+        raise ValueError(f"expected a width and a dimension of 1 or more, got {width} and {dimension}")
     if antisymmetric and width % 2:
         raise ValueError(f"expected an even width for an antisymmetric start, got {width}")
     drawn = width // 2 if antisymmetric else width

@@ -233,6 +233,8 @@ def on_sphere(x: Tensor, name: str = "x") -> Tensor:
 
 
 def _finite(x: Tensor, name: str = "x") -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"expected a tensor {name}, got {type(x).__name__}; use torch.as_tensor({name})")
     if x.ndim != 2 or not x.is_floating_point() or len(x) == 0 or x.shape[1] == 0:
         raise ValueError(f"expected points {name} (n, d) of a floating-point type, got {tuple(x.shape)}, {x.dtype}")
     if not bool(x.isfinite().all()):

@@ -169,6 +169,8 @@ class Spectral:
 def problem(x: Tensor, y: Tensor, kernel: Kernel | None) -> tuple[Tensor, Tensor, Kernel]:
     """Points on the sphere, targets (n, K) in float64, and the kernel; or an error that says what is wrong."""
     points = on_sphere(x)
+    if not isinstance(y, Tensor):
+        raise TypeError(f"expected a tensor y, got {type(y).__name__}; use torch.as_tensor(y)")
     if y.ndim not in (1, 2) or len(y) != len(x):
         raise ValueError(f"expected y of shape ({len(x)},) or ({len(x)}, K), got {tuple(y.shape)}")
     if y.device != x.device:
@@ -176,7 +178,16 @@ def problem(x: Tensor, y: Tensor, kernel: Kernel | None) -> tuple[Tensor, Tensor
     targets = y.reshape(len(x), -1).double()
     if not bool(targets.isfinite().all()):
         raise ValueError("expected finite y, got NaN or infinity; drop those samples first")
-    return points, targets, NTK() if kernel is None else kernel
+    return points, targets, check_kernel(kernel)
+
+
+def check_kernel(kernel: Kernel | None) -> Kernel:
+    """The kernel, `NTK()` for None; raise if it is none."""
+    if kernel is None:
+        return NTK()
+    if not isinstance(kernel, Kernel):
+        raise TypeError(f"expected a kernel such as NTK() or Laplace(), or None, got {kernel!r}")
+    return kernel
 
 
 def check_mu(mu: float) -> None:

@@ -83,6 +83,7 @@ def ntk_spectrum(dimension: int, degree: int) -> Spectrum:
     At d = 2: (k^2 + 1) / (pi^2 (k^2 - 1)^2) for even k, and 1/8 at k = 1.
     """
     d = _dimension(dimension)
+    _check_degree(degree)
     k = torch.arange(degree + 1, dtype=torch.float64)
     share = torch.where(k > 0, k / (2 * k + d - 2).clamp(min=1), 0.0)  # u P_k = share P_(k-1) + (1 - share) P_(k+1)
     square = _step_squared(d, degree + 1)
@@ -115,6 +116,7 @@ def zonal_spectrum(profile: Profile, dimension: int, degree: int, nodes: int | N
         degree: the highest degree.
         nodes: of the quadrature. Default: 4 degree + 200.
     """
+    _check_degree(degree)
     cosine, weight = angles(dimension, nodes or 4 * degree + 200)
     values = polynomials(dimension, degree, cosine) @ (weight * profile(cosine))
     counts = multiplicity(dimension, degree)
@@ -188,6 +190,11 @@ def empirical_spectrum(matrix: Tensor) -> Tensor:
 def smallest_eigenvalue(matrix: Tensor) -> Tensor:
     """lambda_min(H), (...,) of kernel matrices (..., n, n): what the width of a network must answer for in assumption 1."""
     return empirical_spectrum(matrix)[..., -1] * matrix.shape[-1]
+
+
+def _check_degree(degree: int) -> None:
+    if degree < 0:
+        raise ValueError(f"expected a degree of 0 or more, got {degree}")
 
 
 def _dimension(d: int) -> int:
