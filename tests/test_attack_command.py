@@ -64,6 +64,7 @@ def test_an_interrupted_evaluation_goes_on_and_another_one_starts_afresh(saved, 
     for points, options in ((10, {}), (20, {"seed": 1})):
         run(points, **options)
         assert json.loads(out.read_text())["points"] == points
+    attack(saved, "digits", [0.2], attacks=["pgd-ce"], points=20, out=out, progress=False)  # leaves the parts of others
     monkeypatch.setattr(PGDRound, "step", stop)  # its part is read, not done again
     assert [row["robust"] for row in run(20).rows()] == [row["robust"] for row in whole.rows()]
     assert list(tmp_path.iterdir()) == [out]
@@ -98,6 +99,8 @@ def test_labels_are_matched_by_name(saved, tmp_path):
         ValueError, match="expected data of 10 classes for a classifier that does not name its own, got 5, 6, 7"
     ):
         clean(relabelled(saved, None), np.arange(10))
+    with pytest.raises(ValueError, match="classes of the classifier, 1, 2, .*, got 0, 1"):
+        attack(relabelled(saved, range(1, 11)), "digits", [0.1], attacks=["pgd-ce"], points=30, progress=False)
     for names in (None, words.tolist()):  # classes called 0 to 9 are those, in order
         folder = relabelled(saved, names)
         assert attack(folder, "digits", [0.1], attacks=["pgd-ce"], points=30, progress=False).clean > 0.8
@@ -141,6 +144,14 @@ from torch import nn
 
 def build(shape, outputs):
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs))
+
+
+def none(shape, outputs):
+    pass
+
+
+def one(shape):
+    return nn.Flatten()
 """
 
 
@@ -163,6 +174,9 @@ def test_a_network_of_ones_own_on_a_folder_of_images(tmp_path, monkeypatch, link
         attack(Path("net"), "photos", [0.1], size=8)
     with pytest.raises(ValueError, match="expected --model to be package.module:function, got 'mlp'"):
         attack(Path("net"), "photos", [0.1], size=8, model="mlp")
+    for function, told in {"none": "to return an nn.Module, got NoneType", "one": "failed: TypeError"}.items():
+        with pytest.raises(ValueError, match=told):
+            attack(Path("net"), "photos", [0.1], size=8, model=f"{name}:{function}")
     with pytest.raises(ValueError, match="expected --size to be 1 or more, got 0"):
         attack(Path("net"), "photos", [0.1], size=0)
 

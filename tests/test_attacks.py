@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -322,7 +323,10 @@ def test_gaussian_noise_is_added_where_it_says(net):
     standardised = attacks.gaussian_noise(net, x, y, (0.4, 1.6), channel_std=[0.5], draws=2, batch_size=17)
     assert standardised.accuracy == pytest.approx(pixel.accuracy[1:], abs=1e-2)
     assert standardised.correct.shape == (2, 2, len(x))
-    alone = attacks.gaussian_noise(net, x, y, 0.2, draws=2)
+    alone = attacks.gaussian_noise(net, x, y, np.float64(0.2), draws=2)
+    for std in (math.nan, -1.0, []):
+        with pytest.raises(ValueError, match="standard deviations that are finite and not negative"):
+            attacks.gaussian_noise(net, x, y, std)
     assert (alone.std, alone.accuracy) == ([0.2], pixel.accuracy[1:2])
     with pytest.raises(ValueError, match=r"expected channel_std of shape \(1,\)"):
         attacks.gaussian_noise(net, x, y, channel_std=[0.5, 0.5])
@@ -350,6 +354,8 @@ def test_a_table_of_attacks(net, points):
         attacks.evaluate(Limited(net, 0), x, y, [0.1, 8])  # before the first attack has run
     with pytest.raises(ValueError, match="expected a coding for 'apgd-ce@eta'"):
         attacks.evaluate(net, x, y, 0.1, attacks=["apgd-ce@eta"])
+    for eps in (np.float32(0.15), torch.tensor([0.15])):
+        assert len(attacks.evaluate(net, x[:5], y[:5], eps, attacks=["pgd-ce"]).eps) == 1
 
 
 def test_radii_are_written_as_people_write_them():

@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from attack_nets import Limited, cnn
 from squareloss import Simplex, attacks
@@ -97,6 +98,40 @@ def test_a_fold_that_changes_the_scores_is_not_used(points):
     model = shaken(Branching())
     with pytest.warns(UserWarning, match="could not be folded"):
         copy = attacks.fold_batch_norm(model, points[0][:4])
+    assert count(copy) == 1
+    with torch.no_grad():
+        torch.testing.assert_close(copy(points[0]), model(points[0]))
+
+
+class NormAndReLU(nn.BatchNorm2d):
+    def forward(self, x):
+        return torch.relu(super().forward(x) + 9)  # never at work on these inputs
+
+
+class Reading(nn.Module):
+    """Uses a weight of its batch norm itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.linear = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Linear(4 * 36, 10)
+
+    def forward(self, x):
+        return self.linear(self.norm(self.conv(x)).flatten(1)) * self.norm.weight.mean()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Conv2d(1, 4, 3), NormAndReLU(4), nn.Flatten(), nn.Linear(4 * 36, 10)),
+        nn.Sequential(weight_norm(nn.Conv2d(1, 4, 3)), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 10)),
+        Reading(),
+    ],
+    ids=["a norm of one's own", "parametrised", "read elsewhere"],
+)
+@pytest.mark.filterwarnings("ignore:batch norm could not be folded")
+def test_layers_that_are_not_what_they_seem_are_not_folded(points, model):
+    model = shaken(model)
+    copy = attacks.fold_batch_norm(model, points[0][:4])
     assert count(copy) == 1
     with torch.no_grad():
         torch.testing.assert_close(copy(points[0]), model(points[0]))

@@ -254,6 +254,8 @@ def test_a_smaller_piece_shows_what_was_done_before_of_the_same_cells(invoke, mo
     assert "The most is 2.5." in invoke(*command, "0,2").output
     assert "The most is 2.5." in invoke(*command, "1").output
     assert "The most is 0.25." in invoke(*command, "1", "--set", "lr=0.25").output
+    wrong = ["reproduce", "readings", "--scale", "smoek", "--out", "runs/readings-smoke"]
+    assert "did you mean 'smoke'" in str(invoke(*wrong).exception)
 
 
 def test_a_pool_of_processes_and_one_process_agree(tmp_path):

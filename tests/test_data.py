@@ -306,11 +306,12 @@ def test_photographs_are_turned_as_their_camera_says(tmp_path, suffix):
     assert x.shape == (2, 3, 16, 8) and int(x[:, :, :8].min()) > 250 and int(x[:, :, 8:].max()) < 5
 
 
+@pytest.mark.parametrize("exif", [b"Exif\0\0garbage", b"Exif\0\0MM\0*"], ids=["garbage", "cut off"])
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
-def test_an_exif_that_can_not_be_read_turns_nothing(tmp_path, suffix):
+def test_an_exif_that_can_not_be_read_turns_nothing(tmp_path, suffix, exif):
     for name in "ab":
         (tmp_path / name).mkdir()
-        Image.new("RGB", (6, 5)).save(tmp_path / name / f"1.{suffix}", exif=b"Exif\0\0garbage")
+        Image.new("RGB", (6, 5)).save(tmp_path / name / f"1.{suffix}", exif=exif)
     assert load(tmp_path, validation=0, test=0).shape == (3, 5, 6)
 
 

@@ -155,6 +155,9 @@ def test_categories_that_look_like_numbers_or_marks_stay_categories(tmp_path):
         assert data.features[1:] == tuple(f"{name}={value}" for value in sorted(values)) and data.notes == ()
     zips = _write(tmp_path / "c.parquet", {"zip": [f"{i:05d}" for i in range(N)], "y": np.arange(N) % 2})
     assert len(load(zips, "y").features) == N  # text by its type
+    marked = [f"{i:05d}" if i % 7 else "NA" for i in range(N)]
+    zips = _write(tmp_path / "d.parquet", {"zip": marked, "y": np.arange(N) % 2})
+    assert len(load(zips, "y").features) == len(set(marked))  # 00501 is no number, whatever else there is
 
 
 def test_dictionary_decimal_and_large_types(tmp_path):

@@ -1,6 +1,7 @@
 """What the pages of the synthetic studies say: the choice of mu, the claims, slopes and fields."""
 
 import base64
+import dataclasses
 import io
 import math
 
@@ -44,6 +45,16 @@ def test_mu_is_chosen_by_the_mean_validation_error():
 def test_replications_of_several_seeds_are_joined():
     cells = shared.Cells.of([record("SL", 0.0, seed=1, a=[3.0]), record("SL", 0.0, seed=0, a=[1.0, 2.0])])
     assert cells.values("SL", 0.0, "a") == [1.0, 2.0, 3.0]
+
+
+def test_replications_stay_paired_where_one_diverged():
+    lower = [record("SL", 0.0, seed=seed, a=[seed + 0.1, seed + 0.2]) for seed in range(3)]
+    higher = [record("CE", 0.0, seed=seed, a=[seed + 0.3, seed + 0.4]) for seed in range(3)]
+    lower[1] = dataclasses.replace(lower[1], status="diverged", metrics={"diverged": 1})
+    cells = shared.Cells.of([*lower, *higher])
+    d = shared.difference(cells.values("SL", 0.0, "a"), cells.values("CE", 0.0, "a"))
+    assert d.value == pytest.approx(-0.2)
+    assert shared.Cells.of(lower[1:2]).mus("SL") == []
 
 
 def test_paired_tests_agree_with_scipy():

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from squareloss import CrossEntropy, Simplex, SquareLoss, Standardize
-from squareloss.lab.training import captured, loop
+from squareloss.lab.training import captured, checkpoint, loop
 from squareloss.lab.training.adversarial import frozen_statistics, perturb, start_keys, uniform
 from squareloss.lab.training.batches import PAD, Batches
 from squareloss.lab.training.flat import FlatWeights
@@ -217,6 +217,13 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, other):
     assert same_weights(first.network, again.network)
     with pytest.raises(ValueError, match="the network, loss, recipe, seed or data differ"):
         loop.train(dataclasses.replace(first, **{"network": linear(), **other}))
+
+
+def test_a_checkpoint_of_another_version_is_said_to_be(tmp_path):
+    path = tmp_path / "run.safetensors"
+    checkpoint.save(path, {"a": torch.zeros(1)}, {"format": 1, "fingerprint": run().fingerprint, "run": "resnet8"})
+    with pytest.raises(ValueError, match="expected a checkpoint of format 2 in .*, got 1, of another version"):
+        loop.train(run(path=path))
 
 
 def test_checkpoints_can_be_read_by_whom_the_umask_lets(tmp_path):

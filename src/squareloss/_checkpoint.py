@@ -23,17 +23,25 @@ def write(directory: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -
 
     Config gets the digest of the weights, so that files of two saves, should it end between the two moves, are not read as one.
     """
-    from safetensors.torch import save
-
     unique, shared = _unshare(tensors)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=directory) as scratch:
         weights, description = Path(scratch, WEIGHTS), Path(scratch, CONFIG)
-        weights.write_bytes(save(unique))
+        write_tensors(weights, unique)
         config = {"format": FORMAT, **config, "weights": {"sha256": _digest(weights), "shared": shared}}
         description.write_text(json.dumps(config, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(weights, directory / WEIGHTS)
         os.replace(description, directory / CONFIG)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file that can be read by whom the umask lets; by itself `save_file` lets only the owner."""
+    from safetensors.torch import save_file  # only who saves needs it
+
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata)
+    path.chmod(mode)
 
 
 def read_config(directory: Path) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
 
 def check_radius(eps: Any, norm: Norm) -> None:
     """Raise unless eps is the radius of a ball that means something around inputs in [0, 1]."""
-    if not isinstance(eps, numbers.Real):
+    if not isinstance(eps, (numbers.Real, Tensor)):
         raise TypeError(f"expected eps as a number, got {eps!r}")
     if not 0 < float(eps) < math.inf or (norm == "linf" and float(eps) > 1):
         raise ValueError(

@@ -59,14 +59,14 @@ def fold_batch_norm(model: nn.Module, x: Tensor) -> nn.Module:
     if plain is None:
         return model
     pairs = _pairs(plain, x)
-    twin = _folded(plain, pairs)
-    if pairs and not _agree(twin, plain, x):  # some layer feeds another too: keep the pairs that are right by themselves
-        pairs = [pair for pair in pairs if _agree(_folded(plain, [pair]), plain, x)]
-        twin = _folded(plain, pairs)
-        if not pairs or not _agree(twin, plain, x):
-            warnings.warn("batch norm could not be folded: the folded copy gives other scores; going on without", stacklevel=3)
-            return plain
-    return twin
+    if not pairs:
+        return plain
+    twin = _folded(plain, pairs, x)
+    if twin is None:  # some layer feeds another too: keep the pairs that are right by themselves
+        twin = _folded(plain, [pair for pair in pairs if _folded(plain, [pair], x)], x)
+    if twin is None:
+        warnings.warn("batch norm could not be folded: the folded copy gives other scores; going on without", stacklevel=3)
+    return twin or plain
 
 
 def keep_ends(model: nn.Module, x: Tensor) -> nn.Module:
@@ -110,20 +110,27 @@ def _pairs(model: nn.Module, x: Tensor) -> list[tuple[str, str]]:
     return [(names[a], names[b]) for a, b in pairs if calls[a] == calls[b] == 1]
 
 
-def _folded(model: nn.Module, pairs: list[tuple[str, str]]) -> nn.Module:
-    """A frozen copy in which these pairs are one layer each."""
+def _folded(model: nn.Module, pairs: list[tuple[str, str]], x: Tensor) -> nn.Module | None:
+    """A frozen copy in which these pairs are one layer each; None if there are none, or the copy fails or differs at x."""
+    if not pairs:
+        return None
     twin = copy.deepcopy(model)
-    for names in pairs:
-        layer, norm = (cast(Any, twin.get_submodule(name)) for name in names)
-        fused = fuse_linear_bn_eval(layer, norm) if isinstance(layer, nn.Linear) else fuse_conv_bn_eval(layer, norm)
-        _replace(twin, layer, fused)
-        _replace(twin, norm, nn.Identity())
-    return twin.eval().requires_grad_(False)
+    try:
+        for names in pairs:
+            layer, norm = (cast(Any, twin.get_submodule(name)) for name in names)
+            fused = fuse_linear_bn_eval(layer, norm) if isinstance(layer, nn.Linear) else fuse_conv_bn_eval(layer, norm)
+            _replace(twin, layer, fused)
+            _replace(twin, norm, nn.Identity())
+        twin.eval().requires_grad_(False)
+        return twin if _agree(twin, model, x) else None
+    except Exception:  # layers that are not what they seem: parametrised ones, norms whose weights the model reads itself
+        return None
 
 
 def _foldable(layer: nn.Module, norm: Any) -> bool:
-    """Whether the shapes fit: a batch norm with its own statistics, of as many channels as the layer gives on axis 1."""
-    if norm.running_mean is None:
+    """Whether they are torch's own, and shapes fit: a batch norm with statistics, of the layer's channels, on axis 1."""
+    plain = all(any(type(m).forward is kind.forward for kind in (*_WEIGHTED, *NORMS)) for m in (layer, norm))
+    if not plain or norm.running_mean is None:
         return False
     if isinstance(layer, nn.Linear):
         return isinstance(norm, nn.BatchNorm1d) and norm.num_features == layer.out_features

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from squareloss._checkpoint import write_tensors
+
 
 def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str) -> str:
     """A hash of weights, points, labels and settings."""
@@ -22,12 +24,10 @@ def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str) -> str:
 
 def write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Replace the file at `path`; if interrupted, the old one stays."""
-    from safetensors.torch import save  # only who saves needs it
-
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    temporary.write_bytes(save(contiguous, {"header": json.dumps(header)}))
+    write_tensors(temporary, contiguous, {"header": json.dumps(header)})
     os.replace(temporary, path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -119,7 +120,7 @@ def evaluate(
         options: see `Options`; `save` is a folder here, with one file per attack and radius.
     """
     check_options(evaluate, options)
-    given = [eps] if isinstance(eps, (int, float, str)) else list(eps)
+    given = [eps] if isinstance(eps, (int, float, str, numbers.Real)) else list(eps)
     if not given or not attacks or isinstance(attacks, str):
         raise ValueError(f"expected one radius or more and a list of attacks, got eps={eps!r} and attacks={attacks!r}")
     for each in given:
@@ -135,10 +136,15 @@ def evaluate(
             for each in radii:
                 own: Options = {**options}
                 if folder is not None:
-                    own["save"] = Path(str(folder)) / f"{name.replace('@', '-')}-{each:.6f}.safetensors"
+                    own["save"] = part_of(Path(str(folder)), name, each)
                 results[name, each] = run(seen, x, y, each, own)
     first = next(iter(results.values()))
     return AttackTable(radii, first.norm_name, first.clean_accuracy, results, time.monotonic() - began)
+
+
+def part_of(folder: Path, attack: str, eps: float) -> Path:
+    """The file in which an evaluation keeps what an attack has done at a radius."""
+    return folder / f"{attack.replace('@', '-')}-{eps:.6f}.safetensors"
 
 
 Run = Callable[[nn.Module, Tensor, Tensor, float, Options], AttackResult]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -61,7 +63,9 @@ def gaussian_noise(
     if batch_size is not None:
         _checks.whole("batch_size", batch_size)
     network = Network(model, x, y, batch_size=batch_size, plain=True)
-    std = [std] if isinstance(std, (int, float)) else std
+    std = [float(std)] if isinstance(std, (int, float, numbers.Real)) else [float(each) for each in std]
+    if not std or not all(0 <= each < math.inf for each in std):
+        raise ValueError(f"expected standard deviations that are finite and not negative, got {std}")
     width = _widths(channel_std, x)
     correct = torch.zeros(len(std), draws, len(x), dtype=torch.bool)
     source = PerExample(seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from squareloss import _checkpoint
 from squareloss.attacks._save import fingerprint
-from squareloss.attacks.evaluation import DEFAULT, AttackTable, evaluate
+from squareloss.attacks.evaluation import DEFAULT, AttackTable, evaluate, part_of
 from squareloss.classifier import Classifier
 from squareloss.codings import Coding
 from squareloss.lab.data import Dataset, load
@@ -86,10 +85,17 @@ def attack(
         facts = {"classifier": directory.name, "data": data.name, "points": len(y), "torch": torch.__version__}
         seeds = {"seed": seed, "split_seed": split_seed}
         write_atomically(out, json.dumps({**facts, **seeds, **table.to_dict()}, indent=1).encode() + b"\n")
-        shutil.rmtree(kept)
-        with suppress(OSError):  # others are kept there
-            kept.parent.rmdir()
+        _remove(kept, table)
     return table
+
+
+def _remove(kept: Path, table: AttackTable) -> None:
+    """Remove the files of an evaluation that is done; others, of other attacks and radii, stay."""
+    for name, eps in table.results:
+        part_of(kept, name, eps).unlink(missing_ok=True)
+    for folder in (kept, kept.parent):
+        with suppress(OSError):  # others are kept there
+            folder.rmdir()
 
 
 def _check_model(model: str | None, saved: dict[str, Any]) -> None:
@@ -104,7 +110,7 @@ def _check_model(model: str | None, saved: dict[str, Any]) -> None:
 
 
 def _labels(classifier: Classifier, data: Dataset) -> Tensor:
-    """The test labels (N,) as the classifier numbers its classes: by name, or in order where one side has only numbers."""
+    """The test labels (N,) as the classifier numbers its classes: by name, or in order where the data have only numbers."""
     if classifier.classes is None:
         with torch.no_grad():
             width = classifier(data.test.x[:1].float() / 255).shape[1]
@@ -117,7 +123,7 @@ def _labels(classifier: Classifier, data: Dataset) -> Tensor:
     place = {str(name): i for i, name in enumerate(classifier.classes)}
     if all(name in place for name in data.classes):
         return torch.tensor([place[name] for name in data.classes])[data.test.y]
-    if list(data.classes) == [str(i) for i in range(len(place))]:
+    if list(data.classes) == [str(i) for i in range(len(place))] and not set(data.classes) & set(place):
         return data.test.y
     raise ValueError(
         f"expected data with classes of the classifier, {_listed(list(place))}, got {_listed(data.classes)}; "

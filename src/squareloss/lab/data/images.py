@@ -117,7 +117,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     """Upright and in bytes; 16 bits are scaled, where Pillow would clip them at 255."""
     try:
         upright = ImageOps.exif_transpose(image)
-    except SyntaxError:  # no EXIF that Pillow can read; the pixels may well be
+    except Exception:  # no EXIF that Pillow can read, whatever it raises; the pixels may well be
         upright = image
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):  # which never hold more
         levels = np.round(np.asarray(upright, np.float32) / 257).astype(np.uint8)

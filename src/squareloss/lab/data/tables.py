@@ -156,7 +156,8 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
     marks = [text for text in counts if text.lower() in _MISSING]
     plain = {text: float(text) for text in counts if _PLAIN.fullmatch(text)}
     strange = [text for text in counts if text not in plain and text not in marks]
-    if marks and len(plain) > 1 and not strange:
+    codes = any(re.match(r"[-+]?0\d", text) for text in plain)  # 00501 is a name
+    if marks and len(plain) > 1 and not strange and not codes:
         numbers = np.array([plain.get(text, np.nan) for text in trimmed.to_pylist()])
         encoded = _numeric(numbers, name, train, what)
         note = f"column {name!r}: {', '.join(map(repr, marks))} among the numbers, read as missing"

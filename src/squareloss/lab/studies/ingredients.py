@@ -141,16 +141,23 @@ def build(spec: dict[str, Any], shape: tuple[int, ...], outputs: int, seed: int)
     """The network of a spec with the initial weights of a seed, the same for every loss."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # networks of users draw from the global generator
-        return _function(spec["name"])(shape, outputs) if ":" in spec["name"] else models.build(spec)
+        return _own(spec["name"], shape, outputs) if ":" in spec["name"] else models.build(spec)
+
+
+def _own(name: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """A network of the user's."""
+    function = _function(name)
+    with _blamed(f"{name}{shape, outputs} failed"):
+        network = function(shape, outputs)
+    if not isinstance(network, nn.Module):
+        raise ValueError(f"expected {name} to return an nn.Module, got {type(network).__name__}; {_CALLED}")
+    return network
 
 
 def check_network(spec: dict[str, Any], data: Dataset) -> int:
     """How many parameters the network has; raises unless it takes inputs of the data and gives one output per class."""
     name, inputs = spec["name"], (2, *data.shape)
-    with _blamed(f"{name}{data.shape, data.num_classes} failed"):
-        network = build(spec, data.shape, data.num_classes, seed=0)
-    if not isinstance(network, nn.Module):
-        raise ValueError(f"expected {name} to return an nn.Module, got {type(network).__name__}; {_CALLED}")
+    network = build(spec, data.shape, data.num_classes, seed=0)
     with torch.no_grad(), _blamed(f"{name} failed on inputs of shape {inputs}"):
         found = network.eval()(torch.zeros(inputs))
     shape = tuple(getattr(found, "shape", ()))

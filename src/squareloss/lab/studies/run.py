@@ -118,7 +118,7 @@ def shown_seeds(study: Study, scale: str, folder: Path, seeds: Sequence[int]) ->
     """What the report shows: these seeds, and those that the folder has of the same cells."""
     if not folder.is_dir():
         return seeds
-    hashes = {cell.hash() for cell in study.cells(scale)}
+    hashes = {cell.hash() for cell in study.cells(choose("scale", scale, SCALES))}
     records = Store(folder, create=False).records(study.name)
     return sorted({*seeds, *(record.seed for record in records if record.hash in hashes)})
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialise
 from torch import Tensor
 
-FORMAT = 1
+from squareloss._checkpoint import write_tensors
+
+FORMAT = 2
 
 
 def fingerprint(facts: list[Any], tensors: Iterable[Tensor]) -> str:
@@ -32,7 +33,7 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        temporary.write_bytes(serialise(contiguous, {"facts": json.dumps({"format": FORMAT, **facts})}))
+        write_tensors(temporary, contiguous, {"facts": json.dumps({"format": FORMAT, **facts})})
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -46,6 +47,11 @@ def load(path: Path, expected: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"expected a checkpoint in {path}, got a damaged file ({error}); delete it to start anew") from error
+    if facts["format"] != FORMAT:
+        raise ValueError(
+            f"expected a checkpoint of format {FORMAT} in {path}, got {facts['format']}, of another version of squareloss; "
+            "use that version, or delete the file to start anew"
+        )
     if facts["fingerprint"] != expected:
         raise ValueError(
             f"expected a checkpoint of this run in {path}, got one of {facts['run']}; "

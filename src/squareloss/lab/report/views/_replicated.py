@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,14 +28,15 @@ class Cells:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Cells:
-        """Of the records of a study; diverged ones are left out."""
-        found: dict[tuple[str, float, str], list[Record]] = defaultdict(list)
-        for record in sorted(records, key=lambda r: r.seed):
+        """Of the records of a study. A cell goes to the first seed that it lacks or diverged at, so that lists are paired."""
+        by_seed: dict[tuple[str, float, str], dict[int, Record]] = defaultdict(dict)
+        for record in records:
             spec = record.spec
             change = f"{spec['changed']}={spec[spec['changed']]}" if spec["changed"] else ""
-            if record.status == "done":
-                found[spec["loss"], spec["mu"], change].append(record)
-        return cls(found)
+            by_seed[spec["loss"], spec["mu"], change][record.seed] = record
+        seeds = sorted({record.seed for record in records})
+        found = {key: [*itertools.takewhile(_done, map(mine.get, seeds))] for key, mine in by_seed.items()}
+        return cls({key: kept for key, kept in found.items() if kept})  # type: ignore[misc]
 
     def records(self, loss: str, mu: float, change: str = "") -> Sequence[Record]:
         """Those of one cell. Without a penalty its reading does not matter, so there the main cell serves."""
@@ -92,6 +94,10 @@ class Cells:
     def changes(self) -> list[str]:
         """What cells change, in the order of the study."""
         return list(dict.fromkeys(change for _, _, change in self.found if change))
+
+
+def _done(record: Record | None) -> bool:
+    return record is not None and record.status == "done"
 
 
 def difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
