@@ -1,6 +1,6 @@
 """A sine on the square, not separable: whose probabilities are nearer the truth? (Section 5.1 and its appendix.)
 
-    squareloss reproduce sine --scale laptop                  about 8 minutes on 2 cores
+    squareloss reproduce sine --scale laptop                  about 10 minutes on 2 cores
     squareloss reproduce sine --scale paper --device cuda     4 minutes on an H200 (236 s measured)
     squareloss reproduce sine --set reading=clipped           another reading; also penalty=mean and lr=0.01
 
@@ -75,7 +75,7 @@ class Sine:
     cost: Mapping[str, str] = field(
         default_factory=lambda: {
             "smoke": "seconds",
-            "laptop": "8 minutes on 2 cores",
+            "laptop": "10 minutes on 2 cores",
             "paper": "4 minutes on an H200",
         }
     )

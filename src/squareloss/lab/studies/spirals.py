@@ -1,6 +1,6 @@
 """Two spirals, separable: does square loss err less, and keep the wider margin? (Section 5.1 and its appendix.)
 
-    squareloss reproduce spirals --scale laptop                       about 4 minutes on 2 cores
+    squareloss reproduce spirals --scale laptop                       6 minutes on 2 cores
     squareloss reproduce spirals --scale paper --device cuda          82 s on an H200, measured
     squareloss reproduce spirals --set lr=0.01 --set penalty=mean     other readings of what the paper leaves open
 
@@ -69,7 +69,7 @@ class Spirals:
     cost: Mapping[str, str] = field(
         default_factory=lambda: {
             "smoke": "seconds",
-            "laptop": "4 minutes on 2 cores",
+            "laptop": "6 minutes on 2 cores",
             "paper": "82 s on an H200",
         }
     )
