@@ -294,6 +294,7 @@ def test_verbose_tells_the_time_left(blobs: tuple[np.ndarray, np.ndarray], capsy
         ({"patience": 0}, "expected patience"),
         ({"class_weight": "even"}, "balanced"),
         ({"device": "cuda:99"}, "expected a device that is there|invalid device|CUDA"),
+        ({"device": "gpu"}, "expected device .auto., .cpu. or .cuda., got .gpu."),
     ],
     ids=str,
 )

@@ -133,6 +133,10 @@ def test_bad_options_are_refused_at_once(module, function):
         module(reduction="batchmean")
     with pytest.raises(ValueError, match="label_smoothing"):
         module(label_smoothing=1.5)
+    with pytest.raises(TypeError, match="expected label_smoothing to be a number, got 'a'"):
+        module(label_smoothing="a")
+    with pytest.raises(TypeError, match=r"expected weight as a tensor \(K,\), got list; use torch.tensor\(weight\)"):
+        module(weight=[1.0, 2.0])
     with pytest.raises(ValueError, match=r"expected weight of shape \(5,\), one per class, got \(3,\)"):
         module(weight=torch.ones(3))(*batch())
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -224,6 +225,16 @@ def test_a_checkpoint_of_another_version_is_said_to_be(tmp_path):
     checkpoint.save(path, {"a": torch.zeros(1)}, {"format": 1, "fingerprint": run().fingerprint, "run": "resnet8"})
     with pytest.raises(ValueError, match="expected a checkpoint of format 2 in .*, got 1, of another version"):
         loop.train(run(path=path))
+
+
+def test_a_checkpoint_that_can_not_be_written_is_an_error_of_the_system(tmp_path, monkeypatch):
+    def full(*_):
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match="could not write .*: No space left on device; what was there before is intact"):
+        loop.train(run(path=tmp_path / "run.safetensors"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_checkpoints_can_be_read_by_whom_the_umask_lets(tmp_path):

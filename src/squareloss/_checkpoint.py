@@ -36,11 +36,15 @@ def write(directory: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file that can be read by whom the umask lets; by itself `save_file` lets only the owner."""
-    from safetensors.torch import save_file  # only who saves needs it
+    from safetensors import SafetensorError  # only who saves needs it
+    from safetensors.torch import save_file
 
     path.touch()
     mode = path.stat().st_mode
-    save_file(tensors, path, metadata)
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:  # such as a full disk
+        raise OSError(f"could not write {path}: {error}; what was there before is intact") from error
     path.chmod(mode)
 
 

@@ -21,6 +21,8 @@ def options(reduction: str, label_smoothing: float) -> None:
 
 
 def smoothing(value: float) -> None:
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"expected label_smoothing to be a number, got {value!r}")
     if not 0.0 <= value < 1.0:
         raise ValueError(f"expected label_smoothing in [0, 1), got {value}")
 

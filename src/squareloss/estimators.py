@@ -381,7 +381,10 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"expected a device that is there, got {name!r} without a GPU; use device='auto' or 'cpu'")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"expected device 'auto', 'cpu' or 'cuda', got {name!r}") from error
 
 
 def _to(moments: Moments | None, device: torch.device) -> Moments | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import TypedDict
 
 from torch import Tensor, nn
@@ -45,6 +46,8 @@ class Loss(nn.Module):
     ) -> None:
         super().__init__()
         _checks.options(reduction, label_smoothing)
+        if not isinstance(weight, (Tensor, NoneType)):
+            raise TypeError(f"expected weight as a tensor (K,), got {type(weight).__name__}; use torch.tensor(weight)")
         self.register_buffer("weight", weight, persistent=False)  # moves with the module, stays out of checkpoints
         self.link = link
         self.ignore_index = ignore_index
