@@ -93,6 +93,16 @@ def test_new_classes():
     assert (probe.predict(x) == whole.predict(x)).all()
 
 
+def test_a_new_class_after_a_wide_fit():
+    x, y = blobs(24, 20, 3)
+    first = np.flatnonzero(y != 1)[:9]  # fewer samples than features, and the new class is sorted between the others
+    rest = np.setdiff1d(np.arange(24), first)
+    probe = RidgeProbe([1.0]).fit(x[first], y[first]).partial_fit(x[rest], y[rest], classes=[1])
+    whole = RidgeProbe([1.0]).fit(x, y)
+    same_model(probe, whole)
+    same_choice(probe, whole)
+
+
 def test_a_class_without_samples_yet():
     x, y = blobs(100, 4, 2)
     probe = RidgeProbe([1.0]).partial_fit(x, y, classes=[0, 1, 2])

@@ -79,8 +79,9 @@ class Engine:
 
     def widen(self, label_set: int, positions: Sequence[int], num_classes: int) -> None:
         """Move the classes of a label set to new positions among more classes."""
+        moments = self._form_sums()  # of the classes so far
         self.num_classes[label_set] = num_classes
-        if moments := self._form_sums():
+        if moments is not None:
             moments.widen(label_set, positions, num_classes)
             self.reservoir.widen(label_set, positions)
             self.solved = None
