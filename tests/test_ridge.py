@@ -186,6 +186,24 @@ def test_leave_one_out_of_fits_that_interpolate(n, d, repeated, lam, weighted, i
         close(loo, refits(x, y, lam, weight, intercept), 1e-7)
 
 
+@pytest.mark.parametrize(("kind", "intercept"), [("nearly repeated", True), ("outlier", True), ("smooth", False)])
+def test_leave_one_out_of_a_spectrum_without_a_gap(kind, intercept):
+    """Beside null eigenvalues there are tiny ones, whose eigenvectors are rightly mixed with theirs."""
+    _, y, weight = data(14, 3)
+    for seed in range(30):
+        x = torch.randn(14, 60, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        if kind == "smooth":
+            x = torch.exp(-torch.cdist(0.05 * x[:, :3], x.T[:, :3]).square() / 3)
+        x[4] = x[5]
+        if kind == "nearly repeated":
+            x[9] = x[0] + 1e-5 * x[1]
+        if kind == "outlier":
+            x[7], x[0] = x[3], 1e4 * x[0]
+        path = FeaturePath.from_data(x, y, weight, intercept=intercept)
+        lam = 1e-2 * float(path.values.max())
+        close(path.leave_one_out(x, y, lam, weight), refits(x, y, lam, weight, intercept), 2e-10)
+
+
 def test_leave_one_out_lost_in_rounding_is_nan():
     x, y, weight = data(60, 6)
     x[:, 5] = 0

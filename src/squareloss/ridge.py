@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 SLACK = 1e-10  # 1 - h as a difference has an error of about 1e-14; below this a left-out prediction would be noise
+ROUNDING = 1e-12  # a sample's part in the null space, of at most 1, is taken for 0 up to here
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class KernelPath:
         if not bool(null.any()) or bool(null.all()):
             return replace(self, values=self.values.masked_fill(null, 0.0), noise=noise)
         part = self.vectors[:, null]
-        part = part * (part.norm(dim=1, keepdim=True) > (floor / self.values[~null].min()).clamp_max(1e-4))
+        part = part * (part.norm(dim=1, keepdim=True) > ROUNDING)
         vectors = torch.cat([part, self.vectors[:, ~null]], 1)
         noise = max(noise, float(self.values[null].max()))
         return replace(self, values=self.values.masked_fill(null, 0.0), vectors=vectors, noise=noise)
