@@ -188,7 +188,8 @@ def test_a_refused_call_changes_nothing(begun):
     if begun:
         probe.partial_fit(x[:9], y[:9])
         same.partial_fit(x[:9], y[:9])
-    twice = np.hstack([x, x])
+    twice, huge = np.hstack([x, x]), np.ones((4106, 4))  # more than one block
+    huge[-1] = 1e150
     for method, arguments, options in (
         ("fit", (x, y), {"sample_weight": -np.ones(40)}),
         ("fit", (twice, y), {}),  # singular at lambda = 0
@@ -197,7 +198,12 @@ def test_a_refused_call_changes_nothing(begun):
         ("partial_fit", (x[:3], [0, 1, 9]), {"classes": [7]}),
         ("partial_fit", (x[:3], np.zeros((3, 2), int)), {"classes": [[7], [7]]}),
         ("partial_fit", (twice, y), {}),
+        ("partial_fit", (huge, np.arange(4106) % 3), {}),
+        ("partial_fit", (huge[-3:], [0, 1, 7]), {"classes": [7]}),
+        ("fit", (huge, np.arange(4106) % 3), {}),
         ("fit_chunks", ([(x[:3], y[:3]), (twice, y)],), {}),
+        ("fit_chunks", ([(x[:3], y[:3]), (huge[-3:], y[:3])],), {}),
+        ("forget", (huge[-1:], y[:1]), {}),
         ("forget", (x, y), {"sample_weight": -np.ones(40)}),
         ("forget", (x[:1], [9]), {}),
     ):
@@ -205,6 +211,7 @@ def test_a_refused_call_changes_nothing(begun):
             getattr(probe, method)(*arguments, **options)
         assert probe.n_features_in_ == 4
         assert probe.classes_.tolist() == [0, 1, 2]
+        assert probe._engine.count == same._engine.count
         same_model(probe, same)
         np.testing.assert_array_equal(probe.predict_proba(x), same.predict_proba(x))
     probe.class_weight = {0: -1.0}

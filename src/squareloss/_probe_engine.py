@@ -13,8 +13,6 @@ from squareloss._moments import Moments, Reservoir, deviation, keys
 from squareloss._selection import Block, Selection, by_label_set, encode, select
 from squareloss.ridge import FeaturePath, left_out
 
-LARGEST = 1e100
-
 
 @dataclass(frozen=True)
 class Options:
@@ -50,7 +48,6 @@ class Engine:
 
     def add(self, block: Block) -> None:
         """Add samples to the sums; what was solved is out of date."""
-        _check_size(block[0])
         moments = self._form_sums() or Moments.empty(block[0].mean(0), self.num_classes)
         block = _present(block)
         moments.add(block[0], block[1], self.weights(block))
@@ -109,7 +106,6 @@ class Engine:
 
     def fit_wide(self, block: Block) -> None:
         """The first samples, all at once, with n <= d or n = d + 1: the d x d sums wait until they are needed."""
-        _check_size(block[0])
         block = _present(block)
         self.reservoir.add(*block)
         self.pending = block
@@ -208,15 +204,6 @@ def _present(block: Block) -> Block:
     if weight is None or bool((weight > 0).all()):
         return block
     return x[weight > 0], labels[weight > 0], weight[weight > 0]
-
-
-def _check_size(x: Tensor) -> None:
-    low, high = x.aminmax()
-    largest = max(-float(low), float(high))
-    if not largest < LARGEST:
-        raise ValueError(
-            f"expected features below {LARGEST:.0e}, so that their squares can be summed, got {largest:.0e}; divide them"
-        )
 
 
 def _check_count(count: int, mass: float) -> None:

@@ -104,9 +104,11 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._begin(X, many, _two_or_more([np.unique(column) for column in columns.T]))
             self._engine.class_weight = self._class_weight(self._classes, columns[:, 0])
             if len(X) <= X.shape[1] + self.fit_intercept:
+                inputs.check_size(X)
                 self._engine.fit_wide(next(self._blocks(X, columns, sample_weight, size=len(X))))
                 return self
             for block in self._blocks(X, columns, sample_weight, "sums"):
+                inputs.check_size(block[0])
                 self._engine.add(block)
             self._engine.solve(lambda: self._blocks(X, columns, sample_weight, "leave-one-out"), len(X))
             return self
@@ -167,6 +169,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._require_fitted()
         X = inputs.features(self, X, reset=False)
+        inputs.check_size(X)
         self._engine.forget(list(self._blocks(X, inputs.labels(y, len(X))[0], sample_weight)))
         return self
 
@@ -280,6 +283,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes = [np.union1d(known, new) for known, new in zip(classes, named, strict=True)]
         blocks = self._blocks(X, columns, weight, "sums", classes=classes)
         class_weight = self._class_weight(classes)
+        inputs.check_size(X)
         self._widen(classes)
         self._engine.class_weight = class_weight
         for block in blocks:
