@@ -212,5 +212,17 @@ def test_leave_one_out_lost_in_rounding_is_nan():
     for lam, lost in ((1e-3, 0), (1e-8, 0), (1e-11, 1), (0.0, 1)):
         loo = path.leave_one_out(x, y, lam, weight)
         assert int(loo[:, 0].isnan().sum()) == lost == int(loo[7].isnan().all())
-    with pytest.raises(ValueError, match="all samples of the fit, in their order"):
-        FeaturePath.from_data(x[:5], y[:5]).leave_one_out(x[1:5], y[1:5], 1.0)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_leave_one_out_of_other_samples_than_those_of_a_wide_fit(offset):
+    x, y, weight = data(6, 20)
+    x, y = x + offset, y[[0, 0, 0, 1, 1, 1]]
+    weight[1] = 0
+    path = FeaturePath.from_data(x, y, weight)
+    assert bool(path.leave_one_out(x, y, 0.1, weight).isfinite().all())
+    perm = [2, 1, 0, 5, 3, 4]  # within classes
+    for samples in ((x[perm], y[perm], weight[perm]), (x, y, 2 * weight), (x[perm], y, weight), (x[1:], y[1:], weight[1:] + 1)):
+        with pytest.raises(ValueError, match="all samples of the fit, in their order and with their weights"):
+            path.leave_one_out(*samples[:2], 0.1, samples[2])
+    close(FeaturePath.from_data(0 * x + 1, y).leave_one_out(0 * x + 1, y, 0.1), y.mean(0) + (y.mean(0) - y) / 5)
