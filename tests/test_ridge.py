@@ -120,6 +120,22 @@ def test_kernel_leave_one_out_is_n_refits(weighted, intercept, lam):
     close(KernelPath.from_kernel(kernel, y, weight, intercept=intercept).leave_one_out(lam), refits, 1e-6)
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+def test_one_sample(intercept, monkeypatch):
+    """Its mean with an intercept, and never by d x d products, also if others have no weight."""
+    x, y, _ = data(3, 7)
+    monkeypatch.setattr("squareloss.ridge.scatter_eigen", None)
+    by_features = FeaturePath.from_data(x, y, torch.tensor([0.0, 2.0, 0.0]), intercept=intercept)
+    by_kernel = KernelPath.from_kernel(x[1:2] @ x[1:2].T, y[1:2], torch.tensor([2.0]), intercept=intercept)
+    assert by_kernel.grid()
+    share = 1.0 if intercept else float(x[1] @ x[1] / (x[1] @ x[1] + 0.5))
+    for coefficients, b in (by_features.solve(1.0), (x[1:2].T @ by_kernel.solve(1.0)[0], by_kernel.solve(1.0)[1])):
+        close(x[1] @ coefficients + b, share * y[1])
+    loo = by_kernel.leave_one_out(1.0)
+    close(by_features.leave_one_out(x[1:2], y[1:2], 1.0, torch.tensor([2.0])).nan_to_num(9.0), loo.nan_to_num(9.0))
+    assert bool(loo.isnan().all()) if intercept else float(loo.abs().max()) < 1e-12  # nothing is left to fit
+
+
 def test_singular_problems_at_lambda_zero_are_refused():
     x, y, _ = data(30, 5)
     with pytest.raises(ValueError, match="singular features \\(rank 5 of 6"):

@@ -56,7 +56,7 @@ class FeaturePath:
         x, y, s = _check_data(x, y, weight)
         mean, mean_y, mass = (s @ x / s.sum(), s @ y / s.sum(), float(s.sum())) if intercept else _no_means(x, y)
         used = s > 0
-        if 1 < int(used.sum()) <= x.shape[1] + intercept:
+        if 0 < int(used.sum()) <= x.shape[1] + intercept:
             x, y, s = x[used] - mean, y[used], s[used]
             dual = KernelPath.from_kernel(x @ x.T, y, s, intercept=intercept).truncated()
             zeros = int((dual.values == 0).sum())
@@ -200,6 +200,8 @@ class KernelPath:
 
         Beside repeated samples, others have no part in the null space. 1 / lambda would make much of a part of 1e-16.
         """
+        if not len(self.values):  # one sample, and an intercept
+            return self
         floor = _threshold(self.values)
         null, noise = self.values <= floor, float(floor) / len(self.values)
         if not bool(null.any()) or bool(null.all()):
@@ -225,7 +227,7 @@ class KernelPath:
         factors = (self.cross.unsqueeze(1) / shifted.unsqueeze(2)).flatten(1)  # (q, L K)
         residual = (self.vectors @ factors).view(len(self.targets), len(lambdas), -1)
         slack = (self.vectors.square() @ (1 / shifted)) * self.weight.sqrt().unsqueeze(1)  # (n, L)
-        slack = slack.masked_fill(shifted.min(0).values < 1e3 * self.noise, math.nan)
+        slack = slack.masked_fill((shifted < 1e3 * self.noise).any(0), math.nan)
         return self.targets - (residual / slack.unsqueeze(2)).transpose(0, 1)
 
     def grid(self) -> list[float]:
@@ -235,7 +237,7 @@ class KernelPath:
     def check_regular(self, lam: float) -> None:
         """Raise if there is no single solution at this lambda."""
         check_lambda(lam)
-        if lam == 0 and bool(self.values.min() <= _threshold(self.values)):
+        if lam == 0 and len(self.values) and bool(self.values.min() <= _threshold(self.values)):
             raise ValueError(
                 "expected lambda > 0 for a singular kernel matrix, got lambda = 0; raise lambda or drop repeated samples"
             )
@@ -258,7 +260,7 @@ def scatter_eigen(scatter: Tensor) -> tuple[Tensor, Tensor]:
 
 def default_lambdas(values: Tensor, dimension: int) -> list[float]:
     """28 values, three to a decade, from 1e-6 to 1e3 times the mean eigenvalue: n times the mean variance of a feature."""
-    centre = float(values.sum()) / dimension or 1.0  # constant features: any lambda will do
+    centre = float(values.sum()) / max(dimension, 1) or 1.0  # constant features: any lambda will do
     return [centre * 10 ** (-6 + step / 3) for step in range(28)]
 
 
@@ -284,7 +286,7 @@ def _eigen_beside(direction: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
     matrix = matrix - torch.outer(matrix @ mirror, mirror)
     matrix = matrix - torch.outer(mirror, mirror @ matrix)
     values, vectors = torch.linalg.eigh(matrix[1:, 1:])
-    return values, torch.cat([torch.zeros_like(vectors[:1]), vectors]) - torch.outer(mirror, mirror[1:] @ vectors)
+    return values, torch.cat([vectors.new_zeros(1, len(values)), vectors]) - torch.outer(mirror, mirror[1:] @ vectors)
 
 
 def _check_data(x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
