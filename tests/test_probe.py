@@ -110,6 +110,27 @@ def test_a_lambda_that_cannot_be_judged_is_never_chosen():
         RidgeProbe([1e-13, 1e-12], scale_features=False).fit(x, y)
 
 
+@pytest.mark.parametrize("sets", [1, 2])
+def test_one_lambda_that_cannot_be_judged_has_predictions(sets):
+    """Of wide data with a repeated sample; the warning points here."""
+    x, y = blobs(20, 50)
+    x[1] = x[0]
+    labels = np.stack([y, y % 2], 1)[:, :sets].squeeze()
+    with pytest.warns(UserWarning, match="lost in rounding at lambda = 1e-11, .*: no probabilities") as told:
+        probe = RidgeProbe(1e-11, scale_features=False).fit(x, labels)
+    assert [warning.filename for warning in told] == [__file__]
+    with pytest.warns(UserWarning, match="no probabilities") as told:
+        RidgeProbe(1e-11, scale_features=False).partial_fit(x, labels).predict(x)
+    assert [warning.filename for warning in told] == [__file__]
+    reference = Ridge(alpha=1e-11, solver="svd").fit(x, codes(y, 3))
+    scores = probe.decision_function(x)
+    np.testing.assert_allclose(scores if sets == 1 else scores[0], reference.predict(x), rtol=1e-6, atol=1e-6)
+    assert all(np.isnan(part).all() for part in probe.leave_one_out(x, labels))
+    assert np.isnan(probe.temperature_).all()
+    with pytest.raises(ValueError, match="scores are lost in rounding, .*; raise lambda"):
+        probe.predict_proba(x)
+
+
 def probe_weights(probe, y, s):
     if probe.class_weight == "balanced":
         return s * len(y) / (3 * np.bincount(y))[y]

@@ -95,6 +95,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Samples of weight 0 count for nothing; leaving a sample out removes it whatever its weight. A lambda so small that
         leave-one-out is lost in rounding is never chosen: its results in `path_` are NaN, and a warning says so.
+        If it is the only one, there may be coefficients and predictions but no probabilities.
         """
         with self._all_or_nothing():
             X = inputs.features(self, X, reset=True)
