@@ -260,6 +260,18 @@ def test_probabilities_of_many_samples_rest_on_every_so_many(monkeypatch):
     assert thinned.temperature_ != pytest.approx(whole.temperature_, rel=1e-6)
 
 
+def test_every_so_many_samples_means_those_that_have_a_weight(monkeypatch):
+    monkeypatch.setattr(_selection, "CALIBRATION", 50)  # every 4th of 60, every 3rd of 45
+    x, y = blobs(4200, 5)
+    for used in (np.arange(60) % 4 != 0, np.arange(4200) > 4150):  # no sample of the first block
+        n = len(used)
+        probe, alone = RidgeProbe().fit(x[:n], y[:n], used * 1.0), RidgeProbe().fit(x[:n][used], y[:n][used])
+        same_model(probe, alone)
+        if n == 60:  # in one block: the same samples are taken
+            same_choice(probe, alone)
+        assert np.isfinite(probe.predict_proba(x)).all()
+
+
 def test_tensors_in_tensors_out():
     x, y = blobs(100, 6)
     arrays, tensors = RidgeProbe().fit(x, y), RidgeProbe().fit(torch.from_numpy(x), torch.from_numpy(y))

@@ -83,8 +83,8 @@ class Engine:
             self.reservoir.widen(label_set, positions)
             self.solved = None
 
-    def solve(self, blocks: Callable[[], Iterable[Block]], count: int) -> None:
-        """Solve the sums, and choose by the samples of `blocks`, `count` in number."""
+    def solve(self, blocks: Callable[[], Iterable[Block]] | None = None) -> None:
+        """Solve the sums, and choose by `blocks` of all samples, or by those that were kept."""
         moments = self._form_sums()
         assert moments is not None
         _check_count(moments.count, moments.mass)
@@ -102,7 +102,11 @@ class Engine:
             code if intercept else torch.zeros_like(code),
             moments.mass if intercept else math.inf,
         )
-        self._choose(path.unscaled(scale), [mass / moments.mass for mass in moments.class_mass], blocks, count)
+        frequencies = [mass / moments.mass for mass in moments.class_mass]
+        if blocks is None:
+            self._choose(path.unscaled(scale), frequencies, self.reservoir.blocks, len(self.reservoir))
+        else:
+            self._choose(path.unscaled(scale), frequencies, blocks, moments.count)
 
     def fit_wide(self, block: Block) -> None:
         """The first samples, all at once, with n <= d or n = d + 1: the d x d sums wait until they are needed."""
@@ -128,7 +132,7 @@ class Engine:
     def solution(self) -> list[Selection]:
         """What was chosen for each label set; solved now if samples came or went, and chosen by the reservoir."""
         if self.solved is None:
-            self.solve(self.reservoir.blocks, len(self.reservoir))
+            self.solve()
         assert self.solved is not None
         return self.solved
 
@@ -173,8 +177,9 @@ class Engine:
             path.check_regular(lam)
 
         def weighted() -> Iterable[tuple[Block, Tensor | None]]:
-            for block in blocks():
-                yield block, self.weights(block)
+            for block in map(_present, blocks()):
+                if len(block[0]):
+                    yield block, self.weights(block)
 
         offset = None if self.class_weight is None else -self.class_weight.log()
         self.solved = select(

@@ -111,7 +111,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for block in self._blocks(X, columns, sample_weight, "sums"):
                 inputs.check_size(block[0])
                 self._engine.add(block)
-            self._engine.solve(lambda: self._blocks(X, columns, sample_weight, "leave-one-out"), len(X))
+            self._engine.solve(lambda: self._blocks(X, columns, sample_weight, "leave-one-out"))
             return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> RidgeProbe:
@@ -157,9 +157,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         _two_or_more(self._classes)
         if callable(chunks) or again() is not chunks:
             count = self._engine.count
-            self._engine.solve(
-                lambda: inputs.watch(self._rechunk(again()), count, "leave-one-out", verbose=self.verbose), count
-            )
+            self._engine.solve(lambda: inputs.watch(self._rechunk(again()), count, "leave-one-out", verbose=self.verbose))
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> RidgeProbe:
