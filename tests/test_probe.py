@@ -94,6 +94,22 @@ def test_leave_one_out_of_a_fit_that_interpolates(how, intercept):
         probe.leave_one_out(x + 1, y, s)
 
 
+def test_leave_one_out_of_a_wide_fit_is_computed_once(monkeypatch):
+    x, y = blobs(40, 90)
+    sets = np.stack([y, y % 2], 1)
+    probe = RidgeProbe([0.1, 10.0]).fit(x, sets)
+    whole = probe.leave_one_out(x, sets)
+    monkeypatch.setattr("squareloss._probe_inputs.rows", lambda *_: 7)
+    monkeypatch.setattr("squareloss._probe_engine.by_label_set", None)
+    for again, before in zip(probe.leave_one_out(x[::-1], sets[::-1]), whole, strict=True):
+        np.testing.assert_array_equal(again[::-1], before)
+    monkeypatch.undo()
+    probe.forget(x[:1], sets[:1])
+    never = RidgeProbe([0.1, 10.0]).fit(x[1:], sets[1:])
+    for i in range(2):  # and again when samples came or went
+        np.testing.assert_allclose(probe.leave_one_out(x[1:], sets[1:])[i], never.leave_one_out(x[1:], sets[1:])[i], atol=1e-6)
+
+
 def test_a_lambda_that_cannot_be_judged_is_never_chosen():
     x, y = blobs(60, 5)
     x[:, 4] = 0

@@ -39,6 +39,7 @@ class Engine:
         self.solved: list[Selection] | None = None
         self.path: FeaturePath | None = None
         self.rows: tuple[Tensor, Tensor, Tensor] | None = None  # x, labels, weights of the path's n x n form, if it has one
+        self.left: tuple[dict[bytes, int], list[Tensor]] | None = None  # where each of them stands, and all left-out scores
 
     @property
     def count(self) -> int:
@@ -148,11 +149,15 @@ class Engine:
         s = self.weights(block)
         s = torch.ones_like(x[:, 0]) if s is None else s
         lams = [chosen.lam for chosen in solution]
-        if self.path.dual is not None and self.rows is not None:
-            used = (s > 0).unsqueeze(1)
-            row = _find(keys(x[used[:, 0]], labels[used[:, 0]], s[used[:, 0]]), keys(*self.rows))
-            loo = by_label_set(self.path.dual, lams, self.num_classes)
-            return [f.masked_scatter(used, left[row]) for f, left in zip(self.scores(x), loo, strict=True)]
+        if self.path.dual is not None:
+            if self.left is None:
+                assert self.rows is not None
+                places = {key: place for place, key in enumerate(keys(*self.rows))}
+                self.left = places, by_label_set(self.path.dual, lams, self.num_classes)
+            places, left = self.left
+            used = s > 0
+            row = _find(keys(x[used], labels[used], s[used]), places)
+            return [f.masked_scatter(used.unsqueeze(1), all_[row]) for f, all_ in zip(self.scores(x), left, strict=True)]
         slack = self.path.slack(self.path.project(x), s, lams)
         codes = [encode(labels[:, i : i + 1], [k]) for i, k in enumerate(self.num_classes)]
         return [left_out(y, f, h) for y, f, h in zip(codes, self.scores(x), slack, strict=True)]
@@ -193,7 +198,7 @@ class Engine:
             criterion=self.options.criterion,
             warn=self.options.lambdas is not None,
         )
-        self.path, self.rows = path, None
+        self.path, self.rows, self.left = path, None, None
 
     def _form_sums(self) -> Moments | None:
         if self.pending is not None:
@@ -219,9 +224,8 @@ def _check_count(count: int, mass: float) -> None:
         )
 
 
-def _find(wanted: Sequence[bytes], known: Sequence[bytes]) -> list[int]:
+def _find(wanted: Sequence[bytes], places: dict[bytes, int]) -> list[int]:
     """Where each sample stands among those that were fitted."""
-    places = {key: place for place, key in enumerate(known)}
     if not all(key in places for key in wanted):
         raise ValueError("expected samples that were fitted, with their labels and weights, got one that was not")
     return [places[key] for key in wanted]

@@ -13,7 +13,8 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -144,12 +145,8 @@ def _unjudged(path: FeaturePath, num_classes: Sequence[int], lambdas: Sequence[f
 
 def _solve(path: FeaturePath, num_classes: Sequence[int], lams: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
     """The coefficients (d, K) and the intercept (K,) of each label set, at its own lambda."""
-    solutions, start = [], 0
-    for k, lam in zip(num_classes, lams, strict=True):
-        coefficients, intercept = path.solve(lam)
-        solutions.append((coefficients[:, start : start + k], intercept[start : start + k]))
-        start += k
-    return solutions
+    own = [replace(path, cross=path.cross[:, part], mean_y=path.mean_y[part]) for part in _columns(num_classes)]
+    return [part.solve(lam) for part, lam in zip(own, lams, strict=True)]
 
 
 def _walk(
@@ -177,12 +174,9 @@ def _walk(
                 loo = left_out(codes, path.fitted(projected, lambdas[part]), slack[part])  # (g, m, W)
             else:
                 loo = path.dual.leave_one_out_path(lambdas[part])
-            start = 0
-            for i, k in enumerate(num_classes):
-                own = slice(start, start + k)
+            for i, own in enumerate(_columns(num_classes)):
                 squares[i][part] += (loo[..., own] - codes[:, own]).square().sum(2) @ s
                 hits[i][part] += (loo[..., own].argmax(2) == labels[:, i]).to(s) @ s
-                start += k
         mass += float(s.sum())
     for square, hit in zip(squares, hits, strict=True):
         hit[square.isnan()] = math.nan
@@ -225,8 +219,13 @@ def _left_out_scores(
 
 def by_label_set(dual: KernelPath, lams: Sequence[float], num_classes: Sequence[int]) -> list[Tensor]:
     """The leave-one-out scores (n, K) of each label set, at its own lambda."""
-    columns = torch.arange(sum(num_classes), device=dual.targets.device).split(list(num_classes))  # type: ignore[no-untyped-call]
-    return [dual.leave_one_out(lam)[:, own] for lam, own in zip(lams, columns, strict=True)]
+    own = [replace(dual, cross=dual.cross[:, part], targets=dual.targets[:, part]) for part in _columns(num_classes)]
+    return [path.leave_one_out(lam) for path, lam in zip(own, lams, strict=True)]
+
+
+def _columns(num_classes: Sequence[int]) -> list[slice]:
+    """Where each label set stands among the outputs of all."""
+    return [slice(end - k, end) for k, end in zip(num_classes, accumulate(num_classes), strict=True)]
 
 
 def encode(labels: Tensor, num_classes: Sequence[int]) -> Tensor:
