@@ -103,6 +103,19 @@ def test_a_new_class_after_a_wide_fit():
     same_choice(probe, whole)
 
 
+@pytest.mark.parametrize("kept", [10, 100])
+def test_a_wide_fit_does_not_hang_on_the_tensor_of_the_caller(monkeypatch, kept):
+    monkeypatch.setattr(_moments, "RESERVOIR", kept)
+    x, y = blobs(24, 30)
+    tensor = torch.from_numpy(x).clone()
+    probe = RidgeProbe([1.0]).fit(tensor, torch.from_numpy(y))
+    tensor.mul_(2)
+    np.testing.assert_array_equal(probe.leave_one_out(x, y), RidgeProbe([1.0]).fit(x, y).leave_one_out(x, y))
+    if kept == 100:
+        assert probe._engine.pending[0] is probe._engine.rows[0] is probe._engine.reservoir.x  # and is there once
+    same_model(probe.partial_fit(x[:20] + 1, y[:20]), RidgeProbe([1.0]).fit(np.r_[x, x[:20] + 1], np.r_[y, y[:20]]))
+
+
 def test_a_class_without_samples_yet():
     x, y = blobs(100, 4, 2)
     probe = RidgeProbe([1.0]).partial_fit(x, y, classes=[0, 1, 2])

@@ -111,8 +111,12 @@ class Engine:
 
     def fit_wide(self, block: Block) -> None:
         """The first samples, all at once, with n <= d or n = d + 1: the d x d sums wait until they are needed."""
-        block = _present(block)
-        self.reservoir.add(*block)
+        x, labels, weight = _present(block)
+        self.reservoir.add(x, labels, weight)
+        if self.reservoir.whole:  # a copy of all samples
+            (block,) = self.reservoir.blocks()
+        else:
+            block = x.clone(), labels, weight
         self.pending = block
         self._solve_wide(block)
 
