@@ -231,5 +231,7 @@ def _check_count(count: int, mass: float) -> None:
 def _find(wanted: Sequence[bytes], places: dict[bytes, int]) -> list[int]:
     """Where each sample stands among those that were fitted."""
     if not all(key in places for key in wanted):
-        raise ValueError("expected samples that were fitted, with their labels and weights, got one that was not")
+        raise ValueError(
+            "expected samples that were fitted, of the same precision and with their labels and weights, got one that was not"
+        )
     return [places[key] for key in wanted]

@@ -201,7 +201,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def leave_one_out(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """The scores (m, K) that the fit without sample i gives to it, for samples fitted with these labels and weights.
 
-        NaN where rounding hides them: a sample that alone fixes its own fit, at a tiny lambda.
+        They must be bit for bit the samples of the fit where n <= d + 1, and are not compared with them where there are more.
+        NaN where rounding hides the scores: a sample that alone fixes its own fit, at a tiny lambda.
         """
         self._require_fitted()
         checked = inputs.features(self, X, reset=False)
