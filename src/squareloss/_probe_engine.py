@@ -161,7 +161,7 @@ class Engine:
             places, left = self.left
             used = s > 0
             row = _find(keys(x[used], labels[used], s[used]), places)
-            return [f.masked_scatter(used.unsqueeze(1), all_[row]) for f, all_ in zip(self.scores(x), left, strict=True)]
+            return [f.masked_scatter(used.unsqueeze(1), scores[row]) for f, scores in zip(self.scores(x), left, strict=True)]
         slack = self.path.slack(self.path.project(x), s, lams)
         codes = [encode(labels[:, i : i + 1], [k]) for i, k in enumerate(self.num_classes)]
         return [left_out(y, f, h) for y, f, h in zip(codes, self.scores(x), slack, strict=True)]
