@@ -90,8 +90,24 @@ def test_leave_one_out_of_a_fit_that_interpolates(how, intercept):
             np.testing.assert_allclose(probe.leave_one_out(x[some], y[some], s[some]) - probe.shift_, refits[some], **TIGHT)
     absent = probe.leave_one_out(x[:2], y[:2], [0.0, s[1]])[0]  # a sample of weight 0 has nothing to be left out of
     np.testing.assert_allclose(absent, probe.decision_function(x[:1])[0])
-    with pytest.raises(ValueError, match="samples that were fitted"):
-        probe.leave_one_out(x + 1, y, s)
+    with pytest.raises(ValueError, match="samples that were fitted, of the same precision"):
+        probe.leave_one_out(x.astype(np.float32), y, s)
+
+
+def test_leave_one_out_of_a_wide_fit_is_computed_once(monkeypatch):
+    x, y = blobs(40, 90)
+    sets = np.stack([y, y % 2], 1)
+    probe = RidgeProbe([0.1, 10.0]).fit(x, sets)
+    whole = probe.leave_one_out(x, sets)
+    monkeypatch.setattr("squareloss._probe_inputs.rows", lambda *_: 7)
+    monkeypatch.setattr("squareloss._probe_engine.by_label_set", None)
+    for again, before in zip(probe.leave_one_out(x[::-1], sets[::-1]), whole, strict=True):
+        np.testing.assert_array_equal(again[::-1], before)
+    monkeypatch.undo()
+    probe.forget(x[:1], sets[:1])
+    never = RidgeProbe([0.1, 10.0]).fit(x[1:], sets[1:])
+    for i in range(2):  # and again when samples came or went
+        np.testing.assert_allclose(probe.leave_one_out(x[1:], sets[1:])[i], never.leave_one_out(x[1:], sets[1:])[i], atol=1e-6)
 
 
 def test_a_lambda_that_cannot_be_judged_is_never_chosen():
@@ -108,6 +124,27 @@ def test_a_lambda_that_cannot_be_judged_is_never_chosen():
     assert np.isnan(alone.leave_one_out(x, y)).any(1).tolist() == [i == 7 for i in range(60)]
     with pytest.raises(ValueError, match="expected a lambda to choose, but .* lambda = 1e-13, 1e-12; give larger ones"):
         RidgeProbe([1e-13, 1e-12], scale_features=False).fit(x, y)
+
+
+@pytest.mark.parametrize("sets", [1, 2])
+def test_one_lambda_that_cannot_be_judged_has_predictions(sets):
+    """Of wide data with a repeated sample; the warning points here."""
+    x, y = blobs(20, 50)
+    x[1] = x[0]
+    labels = np.stack([y, y % 2], 1)[:, :sets].squeeze()
+    with pytest.warns(UserWarning, match="lost in rounding at lambda = 1e-11, .*: no probabilities") as told:
+        probe = RidgeProbe(1e-11, scale_features=False).fit(x, labels)
+    assert [warning.filename for warning in told] == [__file__]
+    with pytest.warns(UserWarning, match="no probabilities") as told:
+        RidgeProbe(1e-11, scale_features=False).partial_fit(x, labels).predict(x)
+    assert [warning.filename for warning in told] == [__file__]
+    reference = Ridge(alpha=1e-11, solver="svd").fit(x, codes(y, 3))
+    scores = probe.decision_function(x)
+    np.testing.assert_allclose(scores if sets == 1 else scores[0], reference.predict(x), rtol=1e-6, atol=1e-6)
+    assert all(np.isnan(part).all() for part in probe.leave_one_out(x, labels))
+    assert np.isnan(probe.temperature_).all()
+    with pytest.raises(ValueError, match="scores are lost in rounding, .*; raise lambda"):
+        probe.predict_proba(x)
 
 
 def probe_weights(probe, y, s):
@@ -237,6 +274,18 @@ def test_probabilities_of_many_samples_rest_on_every_so_many(monkeypatch):
     curve = fit_curve(torch.from_numpy(third[some]), torch.from_numpy(y[some]), ones, frequency)
     assert thinned.temperature_ == pytest.approx(3 / curve.slope, rel=1e-6)
     assert thinned.temperature_ != pytest.approx(whole.temperature_, rel=1e-6)
+
+
+def test_every_so_many_samples_means_those_that_have_a_weight(monkeypatch):
+    monkeypatch.setattr(_selection, "CALIBRATION", 50)  # every 4th of 60, every 3rd of 45
+    x, y = blobs(4200, 5)
+    for used in (np.arange(60) % 4 != 0, np.arange(4200) > 4150):  # no sample of the first block
+        n = len(used)
+        probe, alone = RidgeProbe().fit(x[:n], y[:n], used * 1.0), RidgeProbe().fit(x[:n][used], y[:n][used])
+        same_model(probe, alone)
+        if n == 60:  # in one block: the same samples are taken
+            same_choice(probe, alone)
+        assert np.isfinite(probe.predict_proba(x)).all()
 
 
 def test_tensors_in_tensors_out():

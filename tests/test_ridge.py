@@ -120,6 +120,22 @@ def test_kernel_leave_one_out_is_n_refits(weighted, intercept, lam):
     close(KernelPath.from_kernel(kernel, y, weight, intercept=intercept).leave_one_out(lam), refits, 1e-6)
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+def test_one_sample(intercept, monkeypatch):
+    """Its mean with an intercept, and never by d x d products, also if others have no weight."""
+    x, y, _ = data(3, 7)
+    monkeypatch.setattr("squareloss.ridge.scatter_eigen", None)
+    by_features = FeaturePath.from_data(x, y, torch.tensor([0.0, 2.0, 0.0]), intercept=intercept)
+    by_kernel = KernelPath.from_kernel(x[1:2] @ x[1:2].T, y[1:2], torch.tensor([2.0]), intercept=intercept)
+    assert by_kernel.grid()
+    share = 1.0 if intercept else float(x[1] @ x[1] / (x[1] @ x[1] + 0.5))
+    for coefficients, b in (by_features.solve(1.0), (x[1:2].T @ by_kernel.solve(1.0)[0], by_kernel.solve(1.0)[1])):
+        close(x[1] @ coefficients + b, share * y[1])
+    loo = by_kernel.leave_one_out(1.0)
+    close(by_features.leave_one_out(x[1:2], y[1:2], 1.0, torch.tensor([2.0])).nan_to_num(9.0), loo.nan_to_num(9.0))
+    assert bool(loo.isnan().all()) if intercept else float(loo.abs().max()) < 1e-12  # nothing is left to fit
+
+
 def test_singular_problems_at_lambda_zero_are_refused():
     x, y, _ = data(30, 5)
     with pytest.raises(ValueError, match="singular features \\(rank 5 of 6"):
@@ -186,6 +202,24 @@ def test_leave_one_out_of_fits_that_interpolate(n, d, repeated, lam, weighted, i
         close(loo, refits(x, y, lam, weight, intercept), 1e-7)
 
 
+@pytest.mark.parametrize(("kind", "intercept"), [("nearly repeated", True), ("outlier", True), ("smooth", False)])
+def test_leave_one_out_of_a_spectrum_without_a_gap(kind, intercept):
+    """Beside null eigenvalues there are tiny ones, whose eigenvectors are rightly mixed with theirs."""
+    _, y, weight = data(14, 3)
+    for seed in range(30):
+        x = torch.randn(14, 60, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        if kind == "smooth":
+            x = torch.exp(-torch.cdist(0.05 * x[:, :3], x.T[:, :3]).square() / 3)
+        x[4] = x[5]
+        if kind == "nearly repeated":
+            x[9] = x[0] + 1e-5 * x[1]
+        if kind == "outlier":
+            x[7], x[0] = x[3], 1e4 * x[0]
+        path = FeaturePath.from_data(x, y, weight, intercept=intercept)
+        lam = 1e-2 * float(path.values.max())
+        close(path.leave_one_out(x, y, lam, weight), refits(x, y, lam, weight, intercept), 2e-10)
+
+
 def test_leave_one_out_lost_in_rounding_is_nan():
     x, y, weight = data(60, 6)
     x[:, 5] = 0
@@ -194,5 +228,17 @@ def test_leave_one_out_lost_in_rounding_is_nan():
     for lam, lost in ((1e-3, 0), (1e-8, 0), (1e-11, 1), (0.0, 1)):
         loo = path.leave_one_out(x, y, lam, weight)
         assert int(loo[:, 0].isnan().sum()) == lost == int(loo[7].isnan().all())
-    with pytest.raises(ValueError, match="all samples of the fit, in their order"):
-        FeaturePath.from_data(x[:5], y[:5]).leave_one_out(x[1:5], y[1:5], 1.0)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_leave_one_out_of_other_samples_than_those_of_a_wide_fit(offset):
+    x, y, weight = data(6, 20)
+    x, y = x + offset, y[[0, 0, 0, 1, 1, 1]]
+    weight[1] = 0
+    path = FeaturePath.from_data(x, y, weight)
+    assert bool(path.leave_one_out(x, y, 0.1, weight).isfinite().all())
+    perm = [2, 1, 0, 5, 3, 4]  # within classes
+    for samples in ((x[perm], y[perm], weight[perm]), (x, y, 2 * weight), (x[perm], y, weight), (x[1:], y[1:], weight[1:] + 1)):
+        with pytest.raises(ValueError, match="all samples of the fit, in their order and with their weights"):
+            path.leave_one_out(*samples[:2], 0.1, samples[2])
+    close(FeaturePath.from_data(0 * x + 1, y).leave_one_out(0 * x + 1, y, 0.1), y.mean(0) + (y.mean(0) - y) / 5)

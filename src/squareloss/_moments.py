@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -189,6 +190,7 @@ def deviation(variance: Tensor, mean: Tensor) -> Tensor:
 
 
 def keys(x: Tensor, labels: Tensor, weight: Tensor) -> list[bytes]:
-    """What tells samples x (m, d), labels (m, S), weights (m,) from others."""
+    """What tells samples x (m, d), labels (m, S), weights (m,) from others: 16 bytes each."""
     rows = (torch.cat([x.double(), weight.double().unsqueeze(1)], 1) + 0.0).cpu().numpy()  # + 0: -0 is 0
-    return [row.tobytes() + mark.tobytes() for row, mark in zip(rows, labels.cpu().numpy(), strict=True)]
+    marks = labels.cpu().numpy()
+    return [blake2b(row.tobytes() + m.tobytes(), digest_size=16).digest() for row, m in zip(rows, marks, strict=True)]

@@ -13,8 +13,6 @@ from squareloss._moments import Moments, Reservoir, deviation, keys
 from squareloss._selection import Block, Selection, by_label_set, encode, select
 from squareloss.ridge import FeaturePath, left_out
 
-LARGEST = 1e100
-
 
 @dataclass(frozen=True)
 class Options:
@@ -41,6 +39,7 @@ class Engine:
         self.solved: list[Selection] | None = None
         self.path: FeaturePath | None = None
         self.rows: tuple[Tensor, Tensor, Tensor] | None = None  # x, labels, weights of the path's n x n form, if it has one
+        self.left: tuple[dict[bytes, int], list[Tensor]] | None = None  # where each of them stands, and all left-out scores
 
     @property
     def count(self) -> int:
@@ -50,7 +49,6 @@ class Engine:
 
     def add(self, block: Block) -> None:
         """Add samples to the sums; what was solved is out of date."""
-        _check_size(block[0])
         moments = self._form_sums() or Moments.empty(block[0].mean(0), self.num_classes)
         block = _present(block)
         moments.add(block[0], block[1], self.weights(block))
@@ -79,14 +77,15 @@ class Engine:
 
     def widen(self, label_set: int, positions: Sequence[int], num_classes: int) -> None:
         """Move the classes of a label set to new positions among more classes."""
+        moments = self._form_sums()  # of the classes so far
         self.num_classes[label_set] = num_classes
-        if moments := self._form_sums():
+        if moments is not None:
             moments.widen(label_set, positions, num_classes)
             self.reservoir.widen(label_set, positions)
             self.solved = None
 
-    def solve(self, blocks: Callable[[], Iterable[Block]], count: int) -> None:
-        """Solve the sums, and choose by the samples of `blocks`, `count` in number."""
+    def solve(self, blocks: Callable[[], Iterable[Block]] | None = None) -> None:
+        """Solve the sums, and choose by `blocks` of all samples, or by those that were kept."""
         moments = self._form_sums()
         assert moments is not None
         _check_count(moments.count, moments.mass)
@@ -104,13 +103,20 @@ class Engine:
             code if intercept else torch.zeros_like(code),
             moments.mass if intercept else math.inf,
         )
-        self._choose(path.unscaled(scale), [mass / moments.mass for mass in moments.class_mass], blocks, count)
+        frequencies = [mass / moments.mass for mass in moments.class_mass]
+        if blocks is None:
+            self._choose(path.unscaled(scale), frequencies, self.reservoir.blocks, len(self.reservoir))
+        else:
+            self._choose(path.unscaled(scale), frequencies, blocks, moments.count)
 
     def fit_wide(self, block: Block) -> None:
         """The first samples, all at once, with n <= d or n = d + 1: the d x d sums wait until they are needed."""
-        _check_size(block[0])
-        block = _present(block)
-        self.reservoir.add(*block)
+        x, labels, weight = _present(block)
+        self.reservoir.add(x, labels, weight)
+        if self.reservoir.whole:  # a copy of all samples
+            (block,) = self.reservoir.blocks()
+        else:
+            block = x.clone(), labels, weight
         self.pending = block
         self._solve_wide(block)
 
@@ -131,7 +137,7 @@ class Engine:
     def solution(self) -> list[Selection]:
         """What was chosen for each label set; solved now if samples came or went, and chosen by the reservoir."""
         if self.solved is None:
-            self.solve(self.reservoir.blocks, len(self.reservoir))
+            self.solve()
         assert self.solved is not None
         return self.solved
 
@@ -147,11 +153,15 @@ class Engine:
         s = self.weights(block)
         s = torch.ones_like(x[:, 0]) if s is None else s
         lams = [chosen.lam for chosen in solution]
-        if self.path.dual is not None and self.rows is not None:
-            used = (s > 0).unsqueeze(1)
-            row = _find(keys(x[used[:, 0]], labels[used[:, 0]], s[used[:, 0]]), keys(*self.rows))
-            loo = by_label_set(self.path.dual, lams, self.num_classes)
-            return [f.masked_scatter(used, left[row]) for f, left in zip(self.scores(x), loo, strict=True)]
+        if self.path.dual is not None:
+            if self.left is None:
+                assert self.rows is not None
+                places = {key: place for place, key in enumerate(keys(*self.rows))}
+                self.left = places, by_label_set(self.path.dual, lams, self.num_classes)
+            places, left = self.left
+            used = s > 0
+            row = _find(keys(x[used], labels[used], s[used]), places)
+            return [f.masked_scatter(used.unsqueeze(1), scores[row]) for f, scores in zip(self.scores(x), left, strict=True)]
         slack = self.path.slack(self.path.project(x), s, lams)
         codes = [encode(labels[:, i : i + 1], [k]) for i, k in enumerate(self.num_classes)]
         return [left_out(y, f, h) for y, f, h in zip(codes, self.scores(x), slack, strict=True)]
@@ -176,8 +186,9 @@ class Engine:
             path.check_regular(lam)
 
         def weighted() -> Iterable[tuple[Block, Tensor | None]]:
-            for block in blocks():
-                yield block, self.weights(block)
+            for block in map(_present, blocks()):
+                if len(block[0]):
+                    yield block, self.weights(block)
 
         offset = None if self.class_weight is None else -self.class_weight.log()
         self.solved = select(
@@ -191,7 +202,7 @@ class Engine:
             criterion=self.options.criterion,
             warn=self.options.lambdas is not None,
         )
-        self.path, self.rows = path, None
+        self.path, self.rows, self.left = path, None, None
 
     def _form_sums(self) -> Moments | None:
         if self.pending is not None:
@@ -209,15 +220,6 @@ def _present(block: Block) -> Block:
     return x[weight > 0], labels[weight > 0], weight[weight > 0]
 
 
-def _check_size(x: Tensor) -> None:
-    low, high = x.aminmax()
-    largest = max(-float(low), float(high))
-    if not largest < LARGEST:
-        raise ValueError(
-            f"expected features below {LARGEST:.0e}, so that their squares can be summed, got {largest:.0e}; divide them"
-        )
-
-
 def _check_count(count: int, mass: float) -> None:
     if count < 2 or not mass > 0:
         raise ValueError(
@@ -226,9 +228,10 @@ def _check_count(count: int, mass: float) -> None:
         )
 
 
-def _find(wanted: Sequence[bytes], known: Sequence[bytes]) -> list[int]:
+def _find(wanted: Sequence[bytes], places: dict[bytes, int]) -> list[int]:
     """Where each sample stands among those that were fitted."""
-    places = {key: place for place, key in enumerate(known)}
     if not all(key in places for key in wanted):
-        raise ValueError("expected samples that were fitted, with their labels and weights, got one that was not")
+        raise ValueError(
+            "expected samples that were fitted, of the same precision and with their labels and weights, got one that was not"
+        )
     return [places[key] for key in wanted]

@@ -17,6 +17,7 @@ from torch import Tensor
 from squareloss._selection import COLUMNS
 
 Array = NDArray[Any]
+LARGEST = 1e100
 
 
 def features(estimator: Any, x: Any, *, reset: bool) -> Array | Tensor:
@@ -34,6 +35,15 @@ def features(estimator: Any, x: Any, *, reset: bool) -> Array | Tensor:
         name = type(estimator).__name__
         raise ValueError(f"X has {x.shape[1]} features, but {name} is expecting {estimator.n_features_in_} features as input")
     return x.detach()
+
+
+def check_size(x: Array | Tensor) -> None:
+    """Raise if features (n, d) are too large for sums of their squares."""
+    largest = max(-float(x.min()), float(x.max()))
+    if not largest < LARGEST:
+        raise ValueError(
+            f"expected features below {LARGEST:.0e}, so that their squares can be summed, got {largest:.0e}; divide them"
+        )
 
 
 def labels(y: Any, count: int) -> tuple[Array, bool]:

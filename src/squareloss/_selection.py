@@ -10,9 +10,11 @@ times the shift.
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -31,7 +33,7 @@ class Curve:
     """The probability map softmax(a u - b u^2 + offset) of u = scores / K + shift, kept increasing.
 
     Attributes:
-        slope: a > 0, or NaN if there were no samples to fit it on. bend: b. shift: (K,), zero-sum.
+        slope: a > 0, or NaN if there were no leave-one-out scores to fit it on. bend: b. shift: (K,), zero-sum.
         offset: (K,), or None: minus the logarithm of the class weights, which undoes them.
     """
 
@@ -43,7 +45,10 @@ class Curve:
     def probabilities(self, scores: Tensor) -> Tensor:
         """Probabilities (n, K) of scores (n, K)."""
         if math.isnan(self.slope):
-            raise ValueError("expected samples to fit probabilities on, but all that were kept have been forgotten; add some")
+            raise ValueError(
+                "expected samples to fit probabilities on, but their leave-one-out scores are lost in rounding, or all samples "
+                "that were kept have been forgotten; raise lambda, or add samples"
+            )
         u = scores / scores.shape[1] + self.shift
         logits = self.slope * u
         if self.bend:
@@ -101,25 +106,34 @@ def select(
         return _unjudged(path, num_classes, lambdas)
     stride = -(-count * max(num_classes) // CALIBRATION)
     squares, hits, mass, slacks = _walk(path, blocks, num_classes, lambdas, stride)
-    _check_known(squares[0], lambdas, warn)
+    lost = [lam for lam, square in zip(lambdas, squares[0].tolist(), strict=True) if math.isnan(square)]
+    told = f"leave-one-out is lost in rounding at lambda = {', '.join(f'{lam:.3g}' for lam in lost)}"
+    if len(lost) == len(lambdas) > 1:
+        raise ValueError(f"expected a lambda to choose, but {told}; give larger ones")
     losses = squares if criterion == "brier" else [-h for h in hits]
     best = [int(loss.nan_to_num(math.inf).argmin()) for loss in losses]
     lams = [lambdas[b] for b in best]
     solutions = _solve(path, num_classes, lams)
+    left = _left_out_scores(path, blocks, solutions, slacks, best, lams, stride)
+    judged = bool(left[0][0].isfinite().any())  # 1 - h is that of all label sets
+    if lost and warn:
+        rest = "not chosen" if len(lambdas) > 1 else "probabilities rest on the other samples" if judged else "no probabilities"
+        told += f", since samples nearly fix their own fit there: {rest}; give larger ones"
+        warnings.warn(told, stacklevel=_level_outside())
+    if not judged:
+        return _unjudged(path, num_classes, lambdas)
     chosen = []
-    for i, (loo, labels, weight) in enumerate(_left_out_scores(path, blocks, solutions, slacks, best, lams, stride)):
+    for i, (loo, labels, weight) in enumerate(left):
         known = loo[:, 0].isfinite()
-        loo, labels, weight = loo[known], labels[known], weight[known]
-        if not weight.sum() > 0:
-            raise ValueError(f"expected a larger lambda, got {lams[i]:.3g}, where leave-one-out is lost in rounding; raise it")
-        curve = fit_curve(loo, labels, weight, None if frequencies is None else frequencies[i], offset)
+        frequency = None if frequencies is None else frequencies[i]
+        curve = fit_curve(loo[known], labels[known], weight[known], frequency, offset)
         brier, accuracy = squares[i] / (num_classes[i] ** 2 * mass), hits[i] / mass
         chosen.append(Selection(list(lambdas), brier.tolist(), accuracy.tolist(), best[i], curve, *solutions[i]))
     return chosen
 
 
 def _unjudged(path: FeaturePath, num_classes: Sequence[int], lambdas: Sequence[float]) -> list[Selection]:
-    """The solutions at the only lambda, without samples to judge them by: no probability map, and no shift."""
+    """The solutions at the only lambda, without leave-one-out scores to judge them by: no probability map, and no shift."""
     if len(lambdas) > 1:
         raise ValueError(
             "expected samples to choose lambda by, but all that were kept have been forgotten; add some, or give one lambda"
@@ -131,12 +145,8 @@ def _unjudged(path: FeaturePath, num_classes: Sequence[int], lambdas: Sequence[f
 
 def _solve(path: FeaturePath, num_classes: Sequence[int], lams: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
     """The coefficients (d, K) and the intercept (K,) of each label set, at its own lambda."""
-    solutions, start = [], 0
-    for k, lam in zip(num_classes, lams, strict=True):
-        coefficients, intercept = path.solve(lam)
-        solutions.append((coefficients[:, start : start + k], intercept[start : start + k]))
-        start += k
-    return solutions
+    own = [replace(path, cross=path.cross[:, part], mean_y=path.mean_y[part]) for part in _columns(num_classes)]
+    return [part.solve(lam) for part, lam in zip(own, lams, strict=True)]
 
 
 def _walk(
@@ -164,29 +174,21 @@ def _walk(
                 loo = left_out(codes, path.fitted(projected, lambdas[part]), slack[part])  # (g, m, W)
             else:
                 loo = path.dual.leave_one_out_path(lambdas[part])
-            start = 0
-            for i, k in enumerate(num_classes):
-                own = slice(start, start + k)
+            for i, own in enumerate(_columns(num_classes)):
                 squares[i][part] += (loo[..., own] - codes[:, own]).square().sum(2) @ s
                 hits[i][part] += (loo[..., own].argmax(2) == labels[:, i]).to(s) @ s
-                start += k
         mass += float(s.sum())
     for square, hit in zip(squares, hits, strict=True):
         hit[square.isnan()] = math.nan
     return squares, hits, mass, slacks
 
 
-def _check_known(squares: Tensor, lambdas: Sequence[float], warn: bool) -> None:
-    """Warn of the lambdas whose leave-one-out is lost in rounding, and refuse to choose if all are."""
-    lost = [lam for lam, square in zip(lambdas, squares.tolist(), strict=True) if math.isnan(square)]
-    if not lost:
-        return
-    told = f"leave-one-out is lost in rounding at lambda = {', '.join(f'{lam:.3g}' for lam in lost)}"
-    if len(lost) == len(lambdas) > 1:
-        raise ValueError(f"expected a lambda to choose, but {told}; give larger ones")
-    if warn:
-        rest = "probabilities rest on the other samples" if len(lambdas) == 1 else "not chosen"
-        warnings.warn(f"{told}, since samples nearly fix their own fit there: {rest}; give larger ones", stacklevel=2)
+def _level_outside() -> int:
+    """The `stacklevel` of a warning that points at who called this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("squareloss."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _left_out_scores(
@@ -217,8 +219,13 @@ def _left_out_scores(
 
 def by_label_set(dual: KernelPath, lams: Sequence[float], num_classes: Sequence[int]) -> list[Tensor]:
     """The leave-one-out scores (n, K) of each label set, at its own lambda."""
-    columns = torch.arange(sum(num_classes), device=dual.targets.device).split(list(num_classes))  # type: ignore[no-untyped-call]
-    return [dual.leave_one_out(lam)[:, own] for lam, own in zip(lams, columns, strict=True)]
+    own = [replace(dual, cross=dual.cross[:, part], targets=dual.targets[:, part]) for part in _columns(num_classes)]
+    return [path.leave_one_out(lam) for path, lam in zip(own, lams, strict=True)]
+
+
+def _columns(num_classes: Sequence[int]) -> list[slice]:
+    """Where each label set stands among the outputs of all."""
+    return [slice(end - k, end) for k, end in zip(num_classes, accumulate(num_classes), strict=True)]
 
 
 def encode(labels: Tensor, num_classes: Sequence[int]) -> Tensor:

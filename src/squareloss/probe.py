@@ -95,6 +95,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Samples of weight 0 count for nothing; leaving a sample out removes it whatever its weight. A lambda so small that
         leave-one-out is lost in rounding is never chosen: its results in `path_` are NaN, and a warning says so.
+        If it is the only one, there may be coefficients and predictions but no probabilities.
         """
         with self._all_or_nothing():
             X = inputs.features(self, X, reset=True)
@@ -104,11 +105,13 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._begin(X, many, _two_or_more([np.unique(column) for column in columns.T]))
             self._engine.class_weight = self._class_weight(self._classes, columns[:, 0])
             if len(X) <= X.shape[1] + self.fit_intercept:
+                inputs.check_size(X)
                 self._engine.fit_wide(next(self._blocks(X, columns, sample_weight, size=len(X))))
                 return self
             for block in self._blocks(X, columns, sample_weight, "sums"):
+                inputs.check_size(block[0])
                 self._engine.add(block)
-            self._engine.solve(lambda: self._blocks(X, columns, sample_weight, "leave-one-out"), len(X))
+            self._engine.solve(lambda: self._blocks(X, columns, sample_weight, "leave-one-out"))
             return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> RidgeProbe:
@@ -154,9 +157,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         _two_or_more(self._classes)
         if callable(chunks) or again() is not chunks:
             count = self._engine.count
-            self._engine.solve(
-                lambda: inputs.watch(self._rechunk(again()), count, "leave-one-out", verbose=self.verbose), count
-            )
+            self._engine.solve(lambda: inputs.watch(self._rechunk(again()), count, "leave-one-out", verbose=self.verbose))
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> RidgeProbe:
@@ -167,6 +168,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._require_fitted()
         X = inputs.features(self, X, reset=False)
+        inputs.check_size(X)
         self._engine.forget(list(self._blocks(X, inputs.labels(y, len(X))[0], sample_weight)))
         return self
 
@@ -199,7 +201,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def leave_one_out(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """The scores (m, K) that the fit without sample i gives to it, for samples fitted with these labels and weights.
 
-        NaN where rounding hides them: a sample that alone fixes its own fit, at a tiny lambda.
+        They must be bit for bit the samples of the fit where n <= d + 1, and are not compared with them where there are more.
+        NaN where rounding hides the scores: a sample that alone fixes its own fit, at a tiny lambda.
         """
         self._require_fitted()
         checked = inputs.features(self, X, reset=False)
@@ -280,6 +283,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes = [np.union1d(known, new) for known, new in zip(classes, named, strict=True)]
         blocks = self._blocks(X, columns, weight, "sums", classes=classes)
         class_weight = self._class_weight(classes)
+        inputs.check_size(X)
         self._widen(classes)
         self._engine.class_weight = class_weight
         for block in blocks:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 SLACK = 1e-10  # 1 - h as a difference has an error of about 1e-14; below this a left-out prediction would be noise
+ROUNDING = 1e-12  # a sample's part in the null space, of at most 1, is taken for 0 up to here
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class FeaturePath:
         x, y, s = _check_data(x, y, weight)
         mean, mean_y, mass = (s @ x / s.sum(), s @ y / s.sum(), float(s.sum())) if intercept else _no_means(x, y)
         used = s > 0
-        if 1 < int(used.sum()) <= x.shape[1] + intercept:
+        if 0 < int(used.sum()) <= x.shape[1] + intercept:
             x, y, s = x[used] - mean, y[used], s[used]
             dual = KernelPath.from_kernel(x @ x.T, y, s, intercept=intercept).truncated()
             zeros = int((dual.values == 0).sum())
@@ -101,7 +102,7 @@ class FeaturePath:
     def leave_one_out(self, x: Tensor, y: Tensor, lam: float, weight: Tensor | None = None) -> Tensor:
         """What the fit without sample i predicts for it (m, K), for samples x (m, d), y (m, K) that were fitted.
 
-        With a `dual` they must be all of them, in their order.
+        With a `dual` they must be all of them, in their order and with their weights.
         """
         self.check_regular(lam)
         x, y, s = _check_data(x, y, weight)
@@ -109,11 +110,22 @@ class FeaturePath:
         fitted = self.fitted(projected, [lam])[0]
         if self.dual is None:
             return left_out(y, fitted, self.slack(projected, s, [lam])[0])
-        if not torch.equal(y[s > 0], self.dual.targets):
+        used = s > 0
+        if not self._fitted_on(projected[used], y[used], s[used]):
             raise ValueError(
-                "expected all samples of the fit, in their order, since there are no more than features; got others"
+                "expected all samples of the fit, in their order and with their weights, since there are no more of them "
+                "than features; got others"
             )
-        return fitted.masked_scatter((s > 0).unsqueeze(1), self.dual.leave_one_out(lam))
+        return fitted.masked_scatter(used.unsqueeze(1), self.dual.leave_one_out(lam))
+
+    def _fitted_on(self, projected: Tensor, y: Tensor, weight: Tensor) -> bool:
+        """Whether these are the samples of the dual: features alike up to rounding, all else the same."""
+        assert self.dual is not None
+        if not (torch.equal(y, self.dual.targets) and torch.equal(weight, self.dual.weight)):
+            return False
+        root = self.values.sqrt()
+        vectors = self.dual.vectors[:, len(self.dual.values) - len(root) :]
+        return torch.allclose(projected, vectors * root / weight.sqrt().unsqueeze(1), atol=1e-6 * float(root.norm()))
 
     def grid(self) -> list[float]:
         """The default path: see `default_lambdas`."""
@@ -188,12 +200,14 @@ class KernelPath:
 
         Beside repeated samples, others have no part in the null space. 1 / lambda would make much of a part of 1e-16.
         """
+        if not len(self.values):  # one sample, and an intercept
+            return self
         floor = _threshold(self.values)
         null, noise = self.values <= floor, float(floor) / len(self.values)
         if not bool(null.any()) or bool(null.all()):
             return replace(self, values=self.values.masked_fill(null, 0.0), noise=noise)
         part = self.vectors[:, null]
-        part = part * (part.norm(dim=1, keepdim=True) > (floor / self.values[~null].min()).clamp_max(1e-4))
+        part = part * (part.norm(dim=1, keepdim=True) > ROUNDING)
         vectors = torch.cat([part, self.vectors[:, ~null]], 1)
         noise = max(noise, float(self.values[null].max()))
         return replace(self, values=self.values.masked_fill(null, 0.0), vectors=vectors, noise=noise)
@@ -213,7 +227,7 @@ class KernelPath:
         factors = (self.cross.unsqueeze(1) / shifted.unsqueeze(2)).flatten(1)  # (q, L K)
         residual = (self.vectors @ factors).view(len(self.targets), len(lambdas), -1)
         slack = (self.vectors.square() @ (1 / shifted)) * self.weight.sqrt().unsqueeze(1)  # (n, L)
-        slack = slack.masked_fill(shifted.min(0).values < 1e3 * self.noise, math.nan)
+        slack = slack.masked_fill((shifted < 1e3 * self.noise).any(0), math.nan)
         return self.targets - (residual / slack.unsqueeze(2)).transpose(0, 1)
 
     def grid(self) -> list[float]:
@@ -223,7 +237,7 @@ class KernelPath:
     def check_regular(self, lam: float) -> None:
         """Raise if there is no single solution at this lambda."""
         check_lambda(lam)
-        if lam == 0 and bool(self.values.min() <= _threshold(self.values)):
+        if lam == 0 and len(self.values) and bool(self.values.min() <= _threshold(self.values)):
             raise ValueError(
                 "expected lambda > 0 for a singular kernel matrix, got lambda = 0; raise lambda or drop repeated samples"
             )
@@ -246,7 +260,7 @@ def scatter_eigen(scatter: Tensor) -> tuple[Tensor, Tensor]:
 
 def default_lambdas(values: Tensor, dimension: int) -> list[float]:
     """28 values, three to a decade, from 1e-6 to 1e3 times the mean eigenvalue: n times the mean variance of a feature."""
-    centre = float(values.sum()) / dimension or 1.0  # constant features: any lambda will do
+    centre = float(values.sum()) / max(dimension, 1) or 1.0  # constant features: any lambda will do
     return [centre * 10 ** (-6 + step / 3) for step in range(28)]
 
 
@@ -272,7 +286,7 @@ def _eigen_beside(direction: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
     matrix = matrix - torch.outer(matrix @ mirror, mirror)
     matrix = matrix - torch.outer(mirror, mirror @ matrix)
     values, vectors = torch.linalg.eigh(matrix[1:, 1:])
-    return values, torch.cat([torch.zeros_like(vectors[:1]), vectors]) - torch.outer(mirror, mirror[1:] @ vectors)
+    return values, torch.cat([vectors.new_zeros(1, len(values)), vectors]) - torch.outer(mirror, mirror[1:] @ vectors)
 
 
 def _check_data(x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
