@@ -108,6 +108,22 @@ def test_joined_convolutions_give_the_gradient_of_the_plain_network(points, prec
     assert torch.cosine_similarity(ours, expected).median() > (0.999 if precision == "float32" else 0.97)
 
 
+def test_norms_that_stay_do_not_keep_others_from_being_joined(points):
+    torch.manual_seed(0)
+    _, x, _ = points
+    model = build({"name": "wide_resnet", "outputs": 10, "depth": 16, "widen": 2}).cuda()
+    with torch.no_grad():
+        for _ in range(20):
+            model(x)  # statistics of its own
+    model.eval()
+    y = model(x).argmax(1)
+    loss = lambda scores, labels, _: torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+    fast, plain = (_network.Network(model, x, y, precision="float32", plain=plain) for plain in (False, True))
+    assert sum(isinstance(m, ConvReLU) for m in fast._search.modules()) == 7
+    ours, expected = (n.gradient(x[:64], loss, y[:64], y[:64])[2].flatten(1) for n in (fast, plain))
+    assert torch.cosine_similarity(ours, expected).median() > 0.999
+
+
 @pytest.mark.parametrize("size", [(8, 8), (1, 1)])
 def test_a_joined_convolution_takes_a_shortcut_of_any_size(size):
     torch.manual_seed(0)
