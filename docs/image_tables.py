@@ -58,12 +58,12 @@ def runs() -> str:
 
 def suites() -> str:
     """What `worst_case` and AutoAttack leave of each network at 2/255, and spend, beside PGD on its own loss."""
-    percent = lambda metrics, key: f"{100 * metrics[key]:.2f}"
+    percent = lambda metrics, key: f"{100 * metrics[key]:.2f}" if key in metrics else "–"
     rows = []
     for net in found():
         for seed, metrics in sorted(net.metrics.items()):
             own = "pgd_residual_2" if "SL" in net.loss else "pgd_ce_2"
-            if net.full and {own, "worst_2", "worst_passes_2", "autoattack_2"} <= metrics.keys():
+            if net.full and {"worst_2", "worst_passes_2", "autoattack_2"} <= metrics.keys():
                 spent = [metrics.get(f"{suite}_passes_2") for suite in ("worst", "autoattack")]
                 an_image = ["–" if passes is None else f"{passes / metrics['points']:.0f}" for passes in spent]
                 left = [percent(metrics, key) for key in (own, "worst_2", "autoattack_2")]
