@@ -164,8 +164,9 @@ def attack_losses(found: Sequence[Net]) -> Table:
         names = [name for name in _CLIMBED if any(net.by_seed(f"pgd_{name}_{level}") for level in levels)]
         who = [", ".join(label(net.line)), _trained(net), str(len(net.metrics))]
         for place, name in enumerate(names):
-            first = who if place == 0 else ["", "", ""]
-            rows.append([*map(Entry, (*first, _CLIMBED[name])), *(_ours(net, f"pgd_{name}_{level}", True) for level in levels)])
+            words = [*(who if place == 0 else ["", "", ""]), _CLIMBED[name]]
+            left = [_ours(net, f"pgd_{name}_{level}", True) for level in levels]
+            rows.append([*(Entry(word, word) for word in words), *left])
     caption = "Percent of the test images left by PGD (100 steps at scale paper) on each loss alone, mean (std) over seeds."
     names = ["network", "trained", "seeds", "it climbs", *(f"{level}/255" for level in levels)]
     return Table("PGD by attack loss", names, rows, caption)
