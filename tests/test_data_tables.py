@@ -144,6 +144,13 @@ def test_all_numbers_in_a_dress_are_refused(tmp_path):
         load(path, "y")
 
 
+def test_a_class_that_looks_like_a_missing_value_is_named(tmp_path):
+    path = _write(tmp_path / "a.parquet", {"x": np.arange(N), "y": [("yes", "no", "?")[i % 3] for i in range(N)]})
+    data = load(path, "y")
+    assert data.classes == ("?", "no", "yes")
+    assert data.notes == ("class '?' looks like a missing value; if it is one, drop its rows",)
+
+
 def test_categories_that_look_like_numbers_or_marks_stay_categories(tmp_path):
     several = ["0", "1", "2", "3+"]
     path = _csv(tmp_path / "a.csv", "children", [several[i % 3] if i % 20 else "3+" for i in range(N)])

@@ -56,7 +56,8 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
         path.stem, "table", train, validation, test, classes, *moments(train.x),
         features=tuple(name for column in encoded for name in column.names),
         notes=tuple(note for column in encoded for note in column.notes)
-        + tuple(f"column {name!r}: row numbers or names, as pandas and R write them, left out" for name in index),
+        + tuple(f"column {name!r}: row numbers or names, as pandas and R write them, left out" for name in index)
+        + tuple(f"class {name!r} looks like a missing value; if it is one, drop its rows" for name in classes if _mark(name)),
     )  # fmt: skip
 
 
@@ -153,7 +154,7 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
 
     trimmed = pc.utf8_trim_whitespace(column)
     counts = {pair["values"]: pair["counts"] for pair in pc.value_counts(trimmed.drop_null()).to_pylist()}
-    marks = [text for text in counts if text.lower() in _MISSING]
+    marks = [text for text in counts if _mark(text)]
     plain = {text: float(text) for text in counts if _PLAIN.fullmatch(text)}
     strange = [text for text in counts if text not in plain and text not in marks]
     codes = any(re.match(r"[-+]?0\d", text) for text in plain)  # 00501 is a name
@@ -174,6 +175,11 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
         )
     encoded = _categorical(column, name, train, what)
     return encoded._replace(notes=[f"column {name!r}: {said} among numbers, read as categories", *encoded.notes])
+
+
+def _mark(text: str) -> bool:
+    """Whether people write this for a value that they do not have."""
+    return text.strip().lower() in _MISSING
 
 
 def _with_rows(texts: list[str], column: list[str], most: int = 3) -> str:
