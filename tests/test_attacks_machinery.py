@@ -1,4 +1,4 @@
-"""How every attack runs: saving and resuming, progress, bad input, the last look."""
+"""How every attack runs: saving and resuming, progress, the last look."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from attack_nets import Counted, Limited, cnn, trained
+from attack_nets import Counted, Limited, trained
 from squareloss import attacks
 
 RUN, PROGRESS, APGD, ABREAST = (sys.modules[f"squareloss.attacks.{name}"] for name in ("_run", "_progress", "apgd", "_abreast"))
@@ -247,146 +247,6 @@ class Falling:
         lost = 617 * state["id"] % 1000 >= 1000 * max(passes, 1) ** -self.power
         state["tried"] = torch.where(lost.unsqueeze(1), 0.45, state["x"])
         state["margin"] = 1.0 - 2.0 * lost
-
-
-# bad input
-
-
-def test_bad_models_are_refused(net, points):
-    x, y = points
-    training = cnn()
-    with pytest.raises(ValueError, match=r"expected a model in eval mode.*call model.eval\(\)"):
-        attacks.pgd(training, x, y, 0.1)
-    part = cnn().eval()
-    part[1].train()
-    with pytest.raises(ValueError, match="'1' is in training mode"):
-        attacks.autoattack(part, x, y, 0.1)
-    with pytest.raises(TypeError, match="expected an nn.Module"):
-        attacks.pgd(lambda x: x, x, y, 0.1)
-    with pytest.raises(ValueError, match="expected a deterministic model"):
-        attacks.pgd(nn.Sequential(AlwaysDropout(), net).eval(), x, y, 0.1)
-    with pytest.raises(ValueError, match=r"expected scores of shape \(32, K\)"):
-        attacks.pgd(nn.Sequential(net, nn.Linear(10, 1)).eval(), x, y, 0.1)
-    with pytest.raises(ValueError, match="expected finite scores"):
-        attacks.pgd(nn.Sequential(net, Broken()).eval(), x, y, 0.1)
-    with pytest.raises(TypeError, match="expected a float32 model"):
-        attacks.pgd(nn.Sequential(net, Half()).eval(), x, y, 0.1)
-    with pytest.raises(ValueError, match="use square_attack"):
-        attacks.pgd(nn.Sequential(net, Detached()).eval(), x, y, 0.1)
-    attacks.square_attack(nn.Sequential(net, Detached()).eval(), x, y, 0.1, queries=2)
-
-
-class AlwaysDropout(nn.Module):
-    def forward(self, x):
-        return nn.functional.dropout(x, 0.2, training=True)
-
-
-class Broken(nn.Module):
-    def forward(self, f):
-        return f / 0
-
-
-class Half(nn.Module):
-    def forward(self, f):
-        return f.half()
-
-
-class Detached(nn.Module):
-    def forward(self, f):
-        return f.detach()
-
-
-def test_probabilities_are_warned_about(net, points):
-    with pytest.warns(UserWarning, match="the scores are probabilities"):
-        attacks.pgd(nn.Sequential(net, nn.Softmax(1)).eval(), *points, 0.1, steps=1)
-
-
-def test_bad_points_are_refused(net, points):
-    x, y = points
-    with pytest.raises(ValueError, match=r"expected inputs in \[0, 1\], got values from -\d.*standardisation inside the model"):
-        attacks.pgd(net, (x - 0.5) / 0.3, y, 0.1)
-    with pytest.raises(ValueError, match=r"expected inputs in \[0, 1\]"):
-        attacks.pgd(net, x * float("nan"), y, 0.1)
-    with pytest.raises(TypeError, match="expected float32 inputs"):
-        attacks.pgd(net, (x * 255).byte(), y, 0.1)
-    with pytest.raises(ValueError, match="one point or more"):
-        attacks.pgd(net, x[:0], y[:0], 0.1)
-    with pytest.raises(ValueError, match=r"expected integer labels of shape \(60,\)"):
-        attacks.pgd(net, x, y.float(), 0.1)
-    with pytest.raises(ValueError, match=r"expected labels in \[0, 10\)"):
-        attacks.pgd(net, x, y + 5, 0.1)
-    for eps in (8, 0, float("nan")):
-        with pytest.raises(ValueError, match=r"expected eps > 0 and at most 1.*8/255, not 8"):
-            attacks.pgd(net, x, y, eps)
-    with pytest.raises(ValueError, match="expected eps > 0, got inf"):
-        attacks.pgd(net, x, y, float("inf"), norm="l2")
-    for run in (attacks.pgd, attacks.evaluate):
-        with pytest.raises(TypeError, match="expected eps as a number, got '8/255'"):
-            run(net, x, y, "8/255")
-    with pytest.raises(TypeError, match=r"expected y as a tensor, got list; use torch.as_tensor\(y\)"):
-        attacks.pgd(net, x, y.tolist(), 0.1)
-    with pytest.raises(ValueError, match="Unknown norm 'l1'. Available: linf, l2"):
-        attacks.pgd(net, x, y, 0.1, norm="l1")
-
-
-EVERY = [
-    attacks.pgd, attacks.apgd, attacks.apgd_targeted, attacks.fab_targeted, attacks.square_attack, attacks.autoattack,
-    attacks.worst_case, attacks.masking_report, attacks.evaluate,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("run", EVERY)
-def test_keywords_that_no_attack_has_are_refused(net, points, run):
-    name = run.__name__
-    with pytest.raises(TypeError, match=f"Unknown keyword 'sead' of {name}. Available: .*norm, seed, .*; did you mean 'seed'?"):
-        run(net, *points, 0.1, sead=1)
-    for wrong, error in ((0, ValueError), (-3, ValueError), (2.5, TypeError)):
-        with pytest.raises(error, match=f"expected batch_size to be (1 or more|a whole number), got {wrong}"):
-            run(net, *points, 0.1, batch_size=wrong)
-    with pytest.raises(ValueError, match="Unknown precision 'fp16'. Available: float32, bfloat16"):
-        run(net, *points, 0.1, precision="fp16")
-
-
-@pytest.mark.parametrize(
-    ("run", "keywords", "message"),
-    [
-        (attacks.pgd, {"num_steps": 3}, "Unknown keyword 'num_steps' of pgd.*; did you mean 'steps'?"),
-        (attacks.pgd, {"restart": 7}, "did you mean 'restarts'?"),
-        (attacks.worst_case, {"transfer": None}, "Unknown keyword 'transfer' of worst_case. Available: surrogate, scales"),
-        (attacks.evaluate, {"steps": 3, "attacks": ["pgd-ce"]}, "Unknown keyword 'steps' of evaluate"),
-        (attacks.pgd, {"steps": 1.5}, "expected steps to be a whole number, got 1.5"),
-        (attacks.pgd, {"step_size": "large"}, "expected step_size to be a number, got 'large'"),
-    ],
-)
-def test_misspelt_keywords_and_kinds_are_type_errors(net, points, run, keywords, message):
-    with pytest.raises(TypeError, match=message):
-        run(net, *points, 0.1, **keywords)
-
-
-@pytest.mark.parametrize(
-    ("run", "keywords"),
-    [
-        *((run, {"steps": n}) for run in EVERY[:4] for n in (0, -5)),
-        *((run, {"restarts": n}) for run in EVERY[:5] for n in (0, -2)),
-        *((attacks.pgd, {"step_size": size}) for size in (0.0, -1.0, float("nan"))),
-        (attacks.apgd, {"rho": 1.5}),
-        *((run, {"targets": 0}) for run in (attacks.apgd_targeted, attacks.fab_targeted)),
-        *((attacks.square_attack, one) for one in ({"queries": 0}, {"p": 0.0}, {"p": 2.0})),
-        *((attacks.worst_case, one) for one in ({"restarts": -1}, {"scales": (3.0, 0.0)})),
-        *((attacks.masking_report, one) for one in ({"points": 0}, {"queries": 0})),
-    ],
-)
-def test_values_that_mean_nothing_are_refused(net, points, run, keywords):
-    with pytest.raises(ValueError, match=f"expected {next(iter(keywords))} .*, got"):
-        run(net, *points, 0.1, **keywords)
-
-
-def test_dlr_is_refused_for_few_classes(points):
-    x = points[0]
-    for classes, run, name in ((2, attacks.apgd, "dlr"), (3, attacks.apgd_targeted, "dlr_targeted")):
-        model = cnn(classes=classes).eval()
-        with pytest.raises(ValueError, match=rf"expected {classes + 1} classes or more for the loss '{name}', got {classes}"):
-            run(model, x, torch.zeros(60, dtype=torch.int64), 0.1, loss="dlr")
 
 
 class Moody(nn.Module):

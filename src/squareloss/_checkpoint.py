@@ -48,6 +48,11 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
     path.chmod(mode)
 
 
+def content(tensor: Tensor) -> bytes:
+    """The values of a tensor, for a hash."""
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
 def read_config(directory: Path) -> dict[str, Any]:
     """The content of classifier.json, once it is known to be of a format this version reads."""
     missing = [name for name in (CONFIG, WEIGHTS) if not (directory / name).is_file()]

@@ -10,7 +10,6 @@ times the shift.
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -119,7 +118,7 @@ def select(
     if lost and warn:
         rest = "not chosen" if len(lambdas) > 1 else "probabilities rest on the other samples" if judged else "no probabilities"
         told += f", since samples nearly fix their own fit there: {rest}; give larger ones"
-        warnings.warn(told, stacklevel=_level_outside())
+        warnings.warn(told, stacklevel=2)
     if not judged:
         return _unjudged(path, num_classes, lambdas)
     chosen = []
@@ -181,14 +180,6 @@ def _walk(
     for square, hit in zip(squares, hits, strict=True):
         hit[square.isnan()] = math.nan
     return squares, hits, mass, slacks
-
-
-def _level_outside() -> int:
-    """The `stacklevel` of a warning that points at who called this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("squareloss."):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _left_out_scores(

@@ -8,17 +8,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from squareloss._checkpoint import write_tensors
+from squareloss._checkpoint import content, write_tensors
 
 
 def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str) -> str:
     """A hash of weights, points, labels and settings."""
     digest = hashlib.sha256(settings.encode())
     for tensor in [x, y, *model.state_dict().values()]:
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(content(tensor))
     return digest.hexdigest()
 
 

@@ -54,20 +54,14 @@ def attack(
             classifier, other points or another seed there, each has a folder of its own; it goes when the file is written.
     """
     check_device(device)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     for option, value in {"points": points, "size": size}.items():
         if value is not None and value < 1:
             raise ValueError(f"expected --{option} to be 1 or more, got {value}")
-    if Path(source).suffix.lower() in (".csv", ".parquet"):
-        raise ValueError(f"expected images to attack, got the table {source}; attacks move pixels in [0, 1]")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     config = _checkpoint.read_config(directory)
     _check_model(model, _checkpoint.section(config, "network", (dict,), directory))
-    data = load(source, seed=split_seed, root=root, size=size, progress=progress and sys.stderr.isatty())
-    if data.kind != "image":
-        raise ValueError(
-            f"expected images to attack, got {source} with a row of numbers per sample; attacks move pixels in [0, 1]"
-        )
+    data = _images(source, seed=split_seed, root=root, size=size, progress=progress and sys.stderr.isatty())
     # one output per class, or one less with reduced simplex coding
     outputs = len(config.get("classes") or data.classes) - bool((config.get("link") or {}).get("reduced"))
     network = None if model is None else build({"name": model}, data.shape, outputs, seed=0)
@@ -87,6 +81,18 @@ def attack(
         write_atomically(out, json.dumps({**facts, **seeds, **table.to_dict()}, indent=1).encode() + b"\n")
         _remove(kept, table)
     return table
+
+
+def _images(source: str, **options: Any) -> Dataset:
+    """Data to attack; raises if they are no images."""
+    if Path(source).suffix.lower() in (".csv", ".parquet"):
+        raise ValueError(f"expected images to attack, got the table {source}; attacks move pixels in [0, 1]")
+    data = load(source, **options)
+    if data.kind != "image":
+        raise ValueError(
+            f"expected images to attack, got {source} with a row of numbers per sample; attacks move pixels in [0, 1]"
+        )
+    return data
 
 
 def _remove(kept: Path, table: AttackTable) -> None:

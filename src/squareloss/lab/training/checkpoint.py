@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from squareloss._checkpoint import write_tensors
+from squareloss._checkpoint import content, write_tensors
 
 FORMAT = 2
 
@@ -23,7 +23,7 @@ def fingerprint(facts: list[Any], tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
     for tensor in tensors:
         digest.update(str((tensor.dtype, tuple(tensor.shape))).encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(content(tensor))
     return digest.hexdigest()[:16]
 
 

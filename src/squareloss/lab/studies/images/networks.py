@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from squareloss._checkpoint import content
 from squareloss.attacks import EtaScores, Prepared
 from squareloss.classifier import Classifier, Standardize
 from squareloss.codings import Coding
@@ -188,5 +189,5 @@ def _path(one: Wanted, context: Context) -> Path:
 def _mark(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(content(tensors[name]))
     return digest.hexdigest()[:12]

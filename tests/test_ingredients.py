@@ -1,0 +1,150 @@
+"""What a comparison is made of: names, data, networks, recipes, losses."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from squareloss import metrics
+from squareloss.lab import names
+from squareloss.lab.data import load
+from squareloss.lab.studies import ingredients, measure
+from squareloss.lab.studies.ingredients import LOSSES, Source
+from squareloss.lab.training.loop import Run, outputs_of, train
+from squareloss.lab.training.recipes import Recipe
+from squareloss.models import MLP
+from test_compare import csv_file
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_unknown_names_come_with_the_list_and_the_nearest():
+    with pytest.raises(ValueError, match="Unknown loss 'simplx'. Available: ce, simplex, .*did you mean 'simplex'?"):
+        ingredients.split_losses("ce,simplx")
+    with pytest.raises(ValueError, match="did you mean '.temperature'"):
+        ingredients.split_losses("ce+temprature")
+    with pytest.raises(ValueError, match="did you mean 'resnet18'"):
+        ingredients.network_spec("resnet_18", load("digits"))
+    assert names.choose("x", "a", ["a"]) == "a"
+    with pytest.raises(ValueError, match="Available: none$"):
+        names.choose("study", "zzz", [])
+
+
+def test_splits_depend_on_the_seed_alone_and_cover_the_data(tmp_path):
+    source = Source(str(csv_file(tmp_path)), "label")
+    first, again, other = source.read(0), source.read(0), source.read(1)
+    assert torch.equal(first.train.x, again.train.x) and not torch.equal(first.test.x, other.test.x)
+    assert [getattr(first, part).n for part in ("train", "validation", "test")] == [72, 24, 24]
+    assert source.draws_test()
+    digits = Source("digits").read(3)
+    rows = torch.cat([part.x.flatten(1) for part in (digits.train, digits.validation, digits.test)])
+    assert torch.equal(rows.sum(0), load("digits", validation=0.0, test=0.0).train.x.flatten(1).sum(0))
+
+
+def test_a_test_set_of_the_data_is_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x_train": rng.normal(size=(60, 3)),
+        "y_train": np.arange(60) % 2,
+        "x_test": rng.normal(size=(20, 3)),
+        "y_test": np.arange(20) % 2,
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
+    source = Source(str(tmp_path / "a.npz"))
+    assert not source.draws_test()
+    a, b = source.read(0), source.read(1)
+    assert torch.equal(a.test.x, b.test.x) and a.test.n == 20
+    assert not torch.equal(a.validation.x, b.validation.x)
+
+
+def test_fingerprint_follows_the_content(tmp_path):
+    path = csv_file(tmp_path)
+    before = Source(str(path), "label").fingerprint()
+    assert Source(str(path), "label").fingerprint() == before
+    path.write_text(path.read_text().replace("red", "green", 1))
+    assert Source(str(path), "label").fingerprint() != before
+    assert Source("digits").fingerprint() == "digits"
+
+
+def test_networks_start_from_the_same_weights_for_a_seed():
+    spec = ingredients.network_spec("resnet8", load("digits"), quick=True)
+    state = torch.random.get_rng_state()
+    a, b, c = (ingredients.build(spec, (1, 8, 8), 10, seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    pairs = list(zip(a.parameters(), b.parameters(), c.parameters(), strict=True))
+    assert all(torch.equal(p, q) for p, q, _ in pairs)
+    assert not all(torch.equal(p, r) for p, _, r in pairs)
+
+
+def test_a_network_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_net.py").write_text(
+        "from torch import nn\n"
+        "def build(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * shape[2], outputs))\n"
+        "def wrong(shape, outputs):\n    return nn.Flatten()\n"
+        "def nothing(shape, outputs):\n    nn.Flatten()\n"
+        "def narrow(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(63, outputs))\n"
+        "def alone(shape):\n    return nn.Flatten()\n"
+    )
+    data = load("digits")
+    spec = ingredients.network_spec("own_net:build", data)
+    assert ingredients.check_network(spec, data) == 650
+    with pytest.raises(ValueError, match=r"expected own_net:wrong to give outputs \(2, 10\)"):
+        ingredients.check_network(ingredients.network_spec("own_net:wrong", data), data)
+    for name, message in {
+        "nothing": r"expected own_net:nothing to return an nn.Module, got NoneType; .*function\(shape, outputs\)",
+        "narrow": r"own_net:narrow failed on inputs of shape \(2, 1, 8, 8\): RuntimeError: mat1 and mat2",
+        "alone": r"own_net:alone\(\(1, 8, 8\), 10\) failed: TypeError: .* takes 1 positional argument but 2 were given",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            ingredients.check_network(ingredients.network_spec(f"own_net:{name}", data), data)
+    with pytest.raises(ValueError, match="Unknown function of own_net 'biuld'.*did you mean 'build'"):
+        ingredients.network_spec("own_net:biuld", data)
+    with pytest.raises(ValueError, match="could not import 'no_such_net'"):
+        ingredients.network_spec("no_such_net:build", data)
+    (tmp_path / "broken_net.py").write_text("from torch import nn\ndef build(shape, outputs) return nn.Flatten()\n")
+    with pytest.raises(ValueError, match=r"could not import 'broken_net' .* SyntaxError: .*line 2"):
+        ingredients.network_spec("broken_net:build", data)
+    assert str(tmp_path) not in sys.path
+
+
+def test_another_source_file_is_another_network(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "from torch import nn\ndef build(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
+    specs = []
+    for name, extra in (("net_a", ""), ("net_b", "# another\n")):
+        (tmp_path / f"{name}.py").write_text(text + extra)
+        specs.append(ingredients.network_spec(f"{name}:build", load("digits"))["source"])
+    assert specs[0] != specs[1]
+
+
+def test_recipes_fit_the_data(tmp_path):
+    data = Source(str(csv_file(tmp_path, rows=100)), "label").read(0)
+    name, recipe = ingredients.fit_recipe(None, data)
+    assert name == "small" and data.train.n >= 7 * recipe.batch_size and not recipe.augment
+    assert ingredients.fit_recipe("paper", data, epochs=4)[1].epochs == 4
+    assert ingredients.fit_recipe(None, data, quick=True)[1].epochs < recipe.epochs
+    with pytest.raises(ValueError, match="expected a batch size of at most 60"):
+        ingredients.fit_recipe(None, data, batch_size=61)
+    assert ingredients.learning_rates(Recipe(1, 1, lr=0.3), quick=False) == [0.1, 0.3, 0.9]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_learns_and_gives_probabilities(name):
+    data = load("digits", validation=0.2)
+    loss = LOSSES[name](10)
+    network = MLP(64, (64,), 10, generator=torch.Generator().manual_seed(0))
+    recipe = Recipe(epochs=10, batch_size=64, lr=0.1, schedule="linear", augment=False, precision="float32")
+    preprocess = measure.Standardize(data.mean, data.std)
+    train(Run(network, loss, recipe, 0, data.train.x, data.train.y, preprocess))
+    outputs = outputs_of(network, data.test.x, preprocess=preprocess)
+    p = loss.probabilities(outputs)
+    assert float(metrics.accuracy(p, data.test.y)) > 0.9
+    assert torch.allclose(p.sum(1), torch.ones(len(p)), atol=1e-5) and bool((p >= 0).all())

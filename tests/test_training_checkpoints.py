@@ -1,0 +1,155 @@
+"""Checkpoints of training: a run goes on exactly, and only from one of its own."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from squareloss import CrossEntropy, SquareLoss, Standardize
+from squareloss.lab.training import checkpoint, loop
+from squareloss.lab.training.recipes import Recipe
+from test_training import SMALL, images, run, same_weights
+
+SCRIPT = """
+import sys, time, torch
+sys.path.insert(0, {tests!r})
+torch.set_num_threads(1)
+from pathlib import Path
+from test_training import run, SMALL, loop
+import dataclasses
+slow = lambda epoch: time.sleep(0.5)
+one = run(recipe=dataclasses.replace(SMALL, epochs=8), path=Path({path!r}), save_every=1, on_epoch=slow)
+print("ready", flush=True)
+try:
+    loop.train(one)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 130)])
+def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path, name, code):
+    path = tmp_path / "run.safetensors"
+    script = textwrap.dedent(SCRIPT).format(tests=os.path.dirname(__file__), path=str(path))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        while not path.exists():
+            time.sleep(0.01)
+        process.send_signal(getattr(signal, name))
+        assert process.wait(60) == code
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        recipe = dataclasses.replace(SMALL, epochs=8)
+        whole, resumed = run(recipe=recipe), run(recipe=recipe, path=path)
+        loop.train(whole)
+        curve = loop.train(resumed)
+    finally:
+        torch.set_num_threads(threads)
+    assert same_weights(whole.network, resumed.network)
+    assert [row.epoch for row in curve] == list(range(8))
+
+
+def test_dropout_resumes_exactly(tmp_path):
+    def dropout():
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Flatten(), nn.Linear(192, 20), nn.ReLU(), nn.Dropout(), nn.Linear(20, 3))
+
+    path = tmp_path / "run.safetensors"
+    first = dataclasses.replace(SMALL, epochs=4)
+
+    class Stop(Exception):
+        pass
+
+    def stop(row):
+        if row.epoch == 1:
+            raise Stop
+
+    with pytest.raises(Stop):
+        loop.train(run(dropout(), recipe=first, path=path, save_every=1, on_epoch=stop))
+    whole, resumed = run(dropout(), recipe=first), run(dropout(), recipe=first, path=path)
+    loop.train(whole)
+    loop.train(resumed)
+    assert same_weights(whole.network, resumed.network)
+
+
+def linear(width=5, after=nn.ReLU):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, width), after(), nn.Linear(width, 3))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"network": linear(6)},
+        {"network": linear(after=nn.Sigmoid)},
+        {"loss": SquareLoss(weight=torch.tensor([1.0, 2.0, 4.0]))},
+        {"loss": SquareLoss(weight=torch.tensor([1.0, 2.0, 3.0]), ignore_index=0)},
+        {"recipe": dataclasses.replace(SMALL, lr=0.04)},
+        {"seed": 1},
+        {"preprocess": Standardize([0.0] * 3, [2.0] * 3)},
+        {"y": 2 - images()[1]},
+        {"x": 255 - images()[0]},
+    ],
+    ids=["width", "layer", "weight", "ignore_index", "recipe", "seed", "preprocess", "labels", "samples"],
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, other):
+    path = tmp_path / "run.safetensors"
+    same = {"network": linear(), "loss": SquareLoss(weight=torch.tensor([1.0, 2.0, 3.0])), "recipe": SMALL, "path": path}
+    first = run(preprocess=Standardize([0.0] * 3, [1.0] * 3), **same)
+    loop.train(first)
+    again = dataclasses.replace(first, network=linear())
+    assert len(loop.train(again)) == 2
+    assert same_weights(first.network, again.network)
+    with pytest.raises(ValueError, match="the network, loss, recipe, seed or data differ"):
+        loop.train(dataclasses.replace(first, **{"network": linear(), **other}))
+
+
+def test_a_checkpoint_of_another_version_is_said_to_be(tmp_path):
+    path = tmp_path / "run.safetensors"
+    checkpoint.save(path, {"a": torch.zeros(1)}, {"format": 1, "fingerprint": run().fingerprint, "run": "resnet8"})
+    with pytest.raises(ValueError, match="expected a checkpoint of format 2 in .*, got 1, of another version"):
+        loop.train(run(path=path))
+
+
+def test_a_checkpoint_that_can_not_be_written_is_an_error_of_the_system(tmp_path, monkeypatch):
+    def full(*_):
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match="could not write .*: No space left on device; what was there before is intact"):
+        loop.train(run(path=tmp_path / "run.safetensors"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoints_can_be_read_by_whom_the_umask_lets(tmp_path):
+    path, plain = tmp_path / "run.safetensors", tmp_path / "plain"
+    loop.train(run(path=path))
+    plain.touch()
+    assert path.stat().st_mode == plain.stat().st_mode
+
+
+def test_bad_checkpoints_and_bad_input(tmp_path):
+    path = tmp_path / "run.safetensors"
+    loop.train(run(path=path))
+    with pytest.raises(ValueError, match="one of resnet8, SquareLoss"):
+        loop.train(run(loss=CrossEntropy(), path=path))
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match="damaged"):
+        loop.train(run(path=path))
+    with pytest.raises(ValueError, match="batch_size <= 100.*got 101"):
+        loop.train(run(recipe=dataclasses.replace(SMALL, batch_size=101)))
+    with pytest.raises(ValueError, match="Available: step, cosine, linear, constant"):
+        Recipe(epochs=1, batch_size=1, lr=1.0, schedule="exponential")
+    with pytest.raises(ValueError, match="lr > 0, got 0"):
+        Recipe(epochs=1, batch_size=1, lr=0)
