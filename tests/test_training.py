@@ -1,6 +1,7 @@
 """The visible loop: its batches, its curve, its checkpoints; and the step that the captured engine replays."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -57,8 +58,8 @@ def test_an_epoch_takes_each_sample_once_and_differs_between_epochs_and_seeds():
     batches = Batches(x, y, batch_size=10, seed=3, augment=True, device="cpu")
     assert sorted(batches.epoch(0).sample.flatten().tolist()) == list(range(40))
     assert not torch.equal(batches.epoch(0).sample, batches.epoch(1).sample)
-    assert not torch.equal(batches.epoch(0).sample, batches.reseeded(4).epoch(0).sample)
-    assert torch.equal(batches.epoch(1).sample, batches.reseeded(3).epoch(1).sample)
+    assert not torch.equal(batches.epoch(0).sample, batches.reordered(batches.batch_size, 4).epoch(0).sample)
+    assert torch.equal(batches.epoch(1).sample, batches.reordered(batches.batch_size, 3).epoch(1).sample)
     assert 0.3 < batches.epoch(0).flip.double().mean() < 0.7
 
 
@@ -243,10 +244,25 @@ def test_side_by_side_on_a_cpu_is_one_after_the_other():
 
 
 def test_runs_side_by_side_must_be_alike():
-    with pytest.raises(ValueError, match="same batch size"):
-        a = run()
-        b = dataclasses.replace(run(recipe=dataclasses.replace(SMALL, batch_size=8)), x=a.x)
-        captured._check_alike([a, b])
+    a = run()
+    smaller, longer = (
+        dataclasses.replace(run(recipe=dataclasses.replace(SMALL, **other)), x=a.x)
+        for other in ({"batch_size": 8}, {"epochs": 9})
+    )
+    captured._check_alike([a, smaller])
+    with pytest.raises(ValueError, match="same epochs"):
+        captured._check_alike([a, smaller, longer])
+
+
+def test_runs_of_different_batch_sizes_take_turns():
+    runs = [
+        SimpleNamespace(name=name, left=steps, batches=SimpleNamespace(steps=steps)) for name, steps in (("a", 2), ("b", 8))
+    ]
+    turns = ""
+    while (behind := captured.furthest_behind(runs)).left:
+        behind.left -= 1
+        turns += behind.name
+    assert turns == "abbbbabbbb"
 
 
 def test_outputs_of_bytes_in_eval_mode():

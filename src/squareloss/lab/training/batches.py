@@ -54,8 +54,6 @@ class Batches:
     def __init__(self, x: Tensor, y: Tensor, *, batch_size: int, seed: int, augment: bool, device: torch.device | str) -> None:
         if len(x) != len(y):
             raise ValueError(f"expected one label per sample, got {len(x)} samples and {len(y)} labels")
-        if batch_size > len(x):
-            raise ValueError(f"expected batch_size <= {len(x)}, the number of training samples, got {batch_size}")
         self.images = x.dtype == torch.uint8
         self.augment = augment and self.images
         if self.augment:
@@ -64,13 +62,18 @@ class Batches:
             self.height, self.width = (size - 2 * PAD * self.augment for size in x.shape[2:])
             x = x.permute(0, 2, 3, 1).contiguous()  # (N, H, W, C): a gather then yields channels_last
         self.x, self.y = x.to(device), y.to(device)
-        self.batch_size, self.seed, self.device = batch_size, seed, torch.device(device)
-        self.steps = len(y) // batch_size
+        self.device = torch.device(device)
+        self._order(batch_size, seed)
 
-    def reseeded(self, seed: int) -> Batches:
-        """The same data, in the order of another seed."""
+    def _order(self, batch_size: int, seed: int) -> None:
+        if batch_size > len(self.y):
+            raise ValueError(f"expected batch_size <= {len(self.y)}, the number of training samples, got {batch_size}")
+        self.batch_size, self.seed, self.steps = batch_size, seed, len(self.y) // batch_size
+
+    def reordered(self, batch_size: int, seed: int) -> Batches:
+        """The same data, in batches of another size, in the order of another seed."""
         other = copy.copy(self)
-        other.seed = seed
+        other._order(batch_size, seed)
         return other
 
     def epoch(self, epoch: int) -> Rows:

@@ -31,7 +31,7 @@ WARM_UP = 3  # steps before capture, so that compilation and the choice of algor
 def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled: bool = True) -> list[list[Epoch] | Diverged]:
     """Train several runs side by side, each network in place; a curve each, or the `Diverged` that ended it.
 
-    The runs must share architecture, training data, batch size and number of epochs; losses, seeds and learning rates may
+    The runs must share architecture, training data and number of epochs; losses, seeds, learning rates and batch sizes may
     differ. On a CPU, with mixup or with another optimiser than SGD, they go through `loop.train` one after the other.
     """
     device = torch.device(device)
@@ -41,12 +41,14 @@ def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled:
     with loop.interruptible() as interrupted, _fast_convolutions():
         data = runs[0].batches(device)
         overlapped = len(runs) == 1  # several runs fill the chip without it
-        captured = [_Captured(run, device, data.reseeded(run.seed), compiled, overlapped) for run in runs]
+        orders = [data.reordered(run.recipe.batch_size, run.seed) for run in runs]
+        captured = [_Captured(run, device, order, compiled, overlapped) for run, order in zip(runs, orders, strict=True)]
         active = [one for one in captured if one.state.epoch < one.run.recipe.epochs]
         while active:
             for one in active:
                 one.begin_epoch()
-            while sum(one.replay() for one in active):
+            while (behind := furthest_behind(active)).left:
+                behind.replay()
                 if interrupted.is_set():
                     for one in active:
                         one.pause()
@@ -67,13 +69,17 @@ def _check_alike(runs: Sequence[Run]) -> None:
     for run in runs[1:]:
         for name, a, b in (
             ("network", getattr(first.network, "spec", None), getattr(run.network, "spec", None)),
-            ("batch size", first.recipe.batch_size, run.recipe.batch_size),
             ("epochs", first.recipe.epochs, run.recipe.epochs),
             ("training data", id(first.x), id(run.x)),
             ("augmentation", first.recipe.augment, run.recipe.augment),
         ):
             if a != b:
                 raise ValueError(f"expected runs with the same {name} side by side, got {a} and {b}; train them apart")
+
+
+def furthest_behind(runs: Sequence[_Captured]) -> _Captured:
+    """The run with the largest part of its epoch left, the first of several: so runs of different batch sizes end together."""
+    return max(runs, key=lambda one: one.left / one.batches.steps)
 
 
 class Step:
@@ -188,14 +194,11 @@ class _Captured:
         self.first_step, self.left = self.state.step, self.batches.steps - self.state.step
         self.started = time.perf_counter()
 
-    def replay(self) -> bool:
-        """One more step of this epoch; False if there was none left."""
-        if self.left == 0:
-            return False
+    def replay(self) -> None:
+        """One more step of this epoch."""
         with torch.cuda.stream(self.stream):
             self.graph.replay()
         self.left -= 1
-        return True
 
     def _read(self) -> None:
         """Add what the steps since the last look recorded."""

@@ -134,7 +134,7 @@ def cells_of(line: Line, scale: str, recipe: str) -> list[Cell]:
     paper = scale == "paper"
     trained = network["recipe"]
     steps = f"-adv{line.adversary}" if line.adversary else ""
-    alike = f"{line.network}-{line.data}-{trained['batch_size']}-{trained['epochs']}{steps}"  # what may train side by side
+    alike = f"{line.network}-{line.data}-{trained['epochs']}{steps}"  # what may train side by side
     found = []
     for kind in (kind for kind in KINDS if kind in line.kinds):
         for suffix, measure in _measures(line, kind, size).items():
