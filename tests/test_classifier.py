@@ -364,6 +364,12 @@ def test_bad_arguments(tmp_path):
         Standardize([0.0, 0.0], [1.0, 0.0])
     with pytest.raises(ValueError, match=r"expected inputs \(N, 3, \.\.\.\), got \(2, 32, 32, 3\)"):
         Standardize([0.0] * 3, [1.0] * 3)(torch.zeros(2, 32, 32, 3))
+    with pytest.raises(TypeError, match=r"expected inputs as a tensor, got a NumPy array; use torch\.as_tensor"):
+        Classifier(network, Simplex())(inputs().numpy())
+    with pytest.raises(TypeError, match=r"expected the data as a tensor, got ndarray; use torch\.as_tensor"):
+        Standardize.from_data(inputs().numpy())
+    with pytest.raises(ValueError, match=r"expected data of shape \(N, C, \.\.\.\) with N >= 1, got \(0, 8\)"):
+        Standardize.from_data(inputs()[:0])
 
 
 def test_links_and_state_that_cannot_be_saved(tmp_path):

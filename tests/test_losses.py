@@ -137,6 +137,8 @@ def test_bad_options_are_refused_at_once(module, function):
         module(label_smoothing="a")
     with pytest.raises(TypeError, match=r"expected weight as a tensor \(K,\), got list; use torch.tensor\(weight\)"):
         module(weight=[1.0, 2.0])
+    with pytest.raises(TypeError, match="expected ignore_index to be an integer, got None; to ignore nothing, leave it out"):
+        module(ignore_index=None)
     with pytest.raises(ValueError, match=r"expected weight of shape \(5,\), one per class, got \(3,\)"):
         module(weight=torch.ones(3))(*batch())
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -44,6 +45,10 @@ class Standardize(nn.Module):
     @classmethod
     def from_data(cls, x: Tensor) -> Standardize:
         """With the mean and standard deviation of x (N, C, ...) along axis 1; constant features keep a std of 1."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"expected the data as a tensor, got {type(x).__name__}; use torch.as_tensor(x)")
+        if x.ndim < 2 or not x.numel():
+            raise ValueError(f"expected data of shape (N, C, ...) with N >= 1, got {tuple(x.shape)}")
         rest = [axis for axis in range(x.ndim) if axis != 1]
         mean, std = x.double().mean(rest), x.double().std(rest, correction=0)
         return cls(mean, torch.where(std > 0, std, torch.ones_like(std)))
@@ -99,6 +104,8 @@ class Classifier(nn.Module):
             return self.forward(x).argmax(1)
 
     def _outputs(self, x: Tensor) -> Tensor:
+        if isinstance(x, np.ndarray):
+            raise TypeError("expected inputs as a tensor, got a NumPy array; use torch.as_tensor(x)")
         outputs = self.network(self.preprocess(x))
         if not isinstance(outputs, Tensor):
             raise TypeError(

@@ -46,6 +46,8 @@ class Loss(nn.Module):
     ) -> None:
         super().__init__()
         _checks.options(reduction, label_smoothing)
+        if not isinstance(ignore_index, int):
+            raise TypeError(f"expected ignore_index to be an integer, got {ignore_index!r}; to ignore nothing, leave it out")
         if not isinstance(weight, (Tensor, NoneType)):
             raise TypeError(f"expected weight as a tensor (K,), got {type(weight).__name__}; use torch.tensor(weight)")
         self.register_buffer("weight", weight, persistent=False)  # moves with the module, stays out of checkpoints
