@@ -61,6 +61,15 @@ print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - befor
     assert loaded <= {"squareloss", "typing_extensions"}, f"import squareloss also loads {loaded}"
 
 
+def test_parts_are_there_after_import():
+    parts = ["attacks", "calibrators", "integrations", "linear", "metrics", "models", "ntk", "probe"]
+    code = f"import json, squareloss; print(json.dumps([getattr(squareloss, name).__name__ for name in {parts}]))"
+    assert run(code) == [f"squareloss.{name}" for name in parts]
+    assert set(parts) <= set(dir(squareloss))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = squareloss.nothing
+
+
 def modules():
     """Every module of the package by its dotted name, and its file."""
     return {

@@ -14,6 +14,7 @@ from squareloss.losses import CrossEntropy, Focal, SoftmaxBrier, SquareLoss, Squ
 if TYPE_CHECKING:
     from squareloss.classifier import Classifier, Standardize
     from squareloss.estimators import SquareLossClassifier
+    from squareloss.linear import SquareLinear
     from squareloss.ntk.classifier import NTKClassifier
     from squareloss.probe import RidgeProbe
 
@@ -24,9 +25,11 @@ _LAZY = {
     "Classifier": "squareloss.classifier",
     "Standardize": "squareloss.classifier",
     "SquareLossClassifier": "squareloss.estimators",
+    "SquareLinear": "squareloss.linear",
     "RidgeProbe": "squareloss.probe",
     "NTKClassifier": "squareloss.ntk.classifier",
 }
+_MODULES = {"attacks", "calibrators", "integrations", "linear", "metrics", "models", "ntk", "probe"}  # so does each of these
 
 __all__ = [
     "Classifier",
@@ -38,6 +41,7 @@ __all__ = [
     "Simplex",
     "SoftmaxBrier",
     "Softmax",
+    "SquareLinear",
     "SquareLoss",
     "SquareLossClassifier",
     "Squentropy",
@@ -48,12 +52,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _LAZY and name not in _MODULES:
         raise AttributeError(f"module 'squareloss' has no attribute {name!r}")
     import importlib
 
+    if name in _MODULES:
+        return importlib.import_module(f"squareloss.{name}")
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_MODULES})
