@@ -275,8 +275,21 @@ def test_random_features_of_tensors_and_dtypes():
     assert (RandomFeatures(7, random_state=1).fit_transform(x) != features.transform(x))[:, 5:].any()
     with pytest.raises(NotFittedError):
         RandomFeatures(3).transform(x)
-    with pytest.raises(ValueError, match="width >= 1"):
+    with pytest.raises(ValueError, match="expected width to be 1 or more, got 0"):
         RandomFeatures(0).fit(x)
+    with pytest.raises(TypeError, match="expected width to be a whole number, got '7'"):
+        RandomFeatures("7").fit(x)
+
+
+def test_random_features_in_scikit_learns_manner():
+    x = np.random.default_rng(0).standard_normal((6, 5))
+    same = [RandomFeatures(7, random_state=seed).fit_transform(x) for seed in (3, np.int64(3))]
+    np.testing.assert_array_equal(*same)
+    drawn = [RandomFeatures(7, random_state=seed).fit_transform(x) for seed in (None, np.random.RandomState(3))]
+    assert (drawn[0] != drawn[1])[:, 5:].any()
+    table = RandomFeatures(7).set_output(transform="pandas").fit_transform(x)
+    assert list(table.columns) == [f"randomfeatures{i}" for i in range(12)]
+    assert len(RandomFeatures(7, keep=False).fit(x).get_feature_names_out()) == 7
 
 
 def test_digits():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 from torch import Tensor
@@ -89,14 +91,20 @@ def device(requested: Any, x: Array | Tensor) -> torch.device:
 def candidates(value: Any, name: str) -> list[float]:
     """One number or several, as a list of floats."""
     try:
-        numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
+        values = np.atleast_1d(np.asarray(value, dtype=np.float64))
     except (TypeError, ValueError):
-        numbers = np.zeros((0, 0))
-    if numbers.ndim != 1:
+        values = np.zeros((0, 0))
+    if values.ndim != 1:
         raise ValueError(f"expected {name}: a number >= 0, a list of them, or None for the default, got {value!r}")
-    if not len(numbers):
+    if not len(values):
         raise ValueError(f"expected one {name} or more, got none")
-    return [float(number) for number in numbers]
+    return [float(number) for number in values]
+
+
+def seed(random_state: Any) -> int:
+    """An integer as it is; one drawn from a `RandomState`, or from the global one if None, as scikit-learn does."""
+    given = isinstance(random_state, numbers.Integral)
+    return int(random_state if given else check_random_state(random_state).randint(2**31 - 1))
 
 
 def tensor(x: Array | Tensor, where: torch.device) -> Tensor:

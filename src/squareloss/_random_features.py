@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
+from squareloss import _checks
 from squareloss import _probe_inputs as inputs
 
 
-class RandomFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """sqrt(2 / width) relu(W z + b) with random W and b, beside the inputs z: the finite cousin of the neural tangent kernel.
 
     z is x less its mean, divided by one number, so that |z|^2 is d on average; W has entries N(0, 1/d) and b has N(0, bias^2).
@@ -24,12 +25,13 @@ class RandomFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         width: how many features.
         bias: the standard deviation of b.
         keep: whether the inputs z themselves come first, so that a linear map loses nothing.
-        random_state: the seed of W and b; the weights do not depend on the dtype or the device of the inputs.
+        random_state: the seed of W and b, or a `RandomState` or None to draw one; the weights do not depend on the dtype or the
+            device of the inputs.
 
     `transform` gives (n, width), or (n, d + width) with `keep`; float32 for float32 inputs, else float64; tensors for tensors.
     """
 
-    def __init__(self, width: int = 1000, *, bias: float = 0.5, keep: bool = True, random_state: int = 0) -> None:
+    def __init__(self, width: int = 1000, *, bias: float = 0.5, keep: bool = True, random_state: Any = 0) -> None:
         self.width = width
         self.bias = bias
         self.keep = keep
@@ -37,16 +39,16 @@ class RandomFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None) -> RandomFeatures:
         """Draw W and b, and take the mean and the scale of X (n, d)."""
-        if self.width < 1:
-            raise ValueError(f"expected width >= 1, got {self.width}")
+        _checks.whole("width", self.width)
         x = inputs.features(self, X, reset=True)
         wide = (x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))).double()
         d = wide.shape[1]
         self.mean_ = wide.mean(0).cpu()
         self.scale_ = float((wide - wide.mean(0)).square().mean().sqrt()) or 1.0
-        generator = torch.Generator().manual_seed(self.random_state)
+        generator = torch.Generator().manual_seed(inputs.seed(self.random_state))
         self.weight_ = torch.randn(self.width, d, generator=generator, dtype=torch.float64) / d**0.5
         self.bias_ = self.bias * torch.randn(self.width, generator=generator, dtype=torch.float64)
+        self._n_features_out = self.width + d * self.keep
         return self
 
     def transform(self, X: Any) -> Any:
