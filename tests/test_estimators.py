@@ -266,6 +266,14 @@ def test_in_the_tools_of_scikit_learn(digits: list[np.ndarray]) -> None:
     assert (p.argmax(1) == y).mean() > 0.93
 
 
+def test_tensors_and_devices_of_torch(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    x = torch.tensor(X).bfloat16().requires_grad_()
+    model = small(device=torch.device("cpu"), max_epochs=2).fit(x, torch.tensor(y))
+    rounded = small(max_epochs=2).fit(x.detach().float().numpy(), y)
+    np.testing.assert_array_equal(model.predict_proba(x), rounded.predict_proba(x.detach().float().numpy()))
+
+
 def test_verbose_tells_the_time_left(blobs: tuple[np.ndarray, np.ndarray], capsys: pytest.CaptureFixture[str]) -> None:
     X, y = blobs
     small(max_epochs=3, verbose=True, early_stopping=True).fit(X, y)
@@ -285,6 +293,9 @@ def test_verbose_tells_the_time_left(blobs: tuple[np.ndarray, np.ndarray], capsy
         ({"hidden": 100}, "expected hidden to be a tuple of positive integers"),
         ({"hidden": (10, 0)}, "expected hidden to be a tuple of positive integers"),
         ({"learning_rate": 0}, "expected learning_rate to be a number > 0, got 0"),
+        ({"learning_rate": "0.1"}, "expected learning_rate to be a number > 0, got '0.1'"),
+        ({"weight_decay": None}, "expected weight_decay to be a number >= 0, got None"),
+        ({"device": None}, "expected device .auto., .cpu. or .cuda., got None"),
         ({"learning_rate": 1e30}, "expected a finite training loss"),
         ({"batch_size": 1.5}, "expected batch_size to be an integer >= 1, got 1.5"),
         ({"max_epochs": 0}, "expected max_epochs"),

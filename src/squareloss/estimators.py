@@ -11,6 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             because Adam's default learning rate presumes inputs of order one, and doing it twice changes nothing.
         random_state: an int or `numpy.random.RandomState` for repeatable results; None draws from the system's entropy. No
             global generator is read or advanced.
-        device: "cpu", "cuda", ..., or "auto": a GPU if there is one.
+        device: "cpu", "cuda", ..., a `torch.device`, or "auto": a GPU if there is one.
         verbose: report epochs, losses and the time left on stderr.
 
     Attributes after `fit`:
@@ -103,7 +104,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         class_weight: Mapping[Any, float] | str | None = None,
         standardize: bool = True,
         random_state: int | np.random.RandomState | None = None,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         verbose: bool = False,
     ) -> None:
         self.hidden = hidden
@@ -244,7 +245,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _outputs(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        return self._forward(validate_data(self, X, dtype=[np.float64, np.float32], reset=False))
+        return self._forward(validate_data(self, _array(X), dtype=[np.float64, np.float32], reset=False))
 
     def _forward(self, X: np.ndarray) -> Tensor:
         """The network's outputs (n, width), float64 on the CPU.
@@ -262,7 +263,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return torch.cat(outputs)
 
     def _validated(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=reset)
+        X, y = validate_data(self, _array(X), _array(y), dtype=[np.float64, np.float32], reset=reset)
         check_classification_targets(y)
         return X, y, _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
@@ -336,10 +337,10 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         widths = isinstance(self.hidden, (Sequence, np.ndarray)) and not isinstance(self.hidden, str)
         for name, right, expected in [
             ("hidden", widths and all(_is_count(w) for w in self.hidden), "a tuple of positive integers, such as (100,)"),
-            ("learning_rate", self.learning_rate > 0, "a number > 0"),
+            ("learning_rate", _is_number(self.learning_rate) and self.learning_rate > 0, "a number > 0"),
             ("batch_size", _is_count(self.batch_size), "an integer >= 1"),
             ("max_epochs", _is_count(self.max_epochs), "an integer >= 1"),
-            ("weight_decay", self.weight_decay >= 0, "a number >= 0"),
+            ("weight_decay", _is_number(self.weight_decay) and self.weight_decay >= 0, "a number >= 0"),
             ("early_stopping", self.early_stopping in (True, False, "auto"), "True, False or 'auto'"),
             ("validation_fraction", fraction, "a number between 0 and 1"),
             ("patience", _is_count(self.patience), "an integer >= 1"),
@@ -376,19 +377,31 @@ def _width(loss: Loss, num_classes: int) -> int:
     return num_classes - 1 if isinstance(link, Coding) and link.num_classes(num_classes) != num_classes else num_classes
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str | torch.device) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"expected a device that is there, got {name!r} without a GPU; use device='auto' or 'cpu'")
     try:
-        return torch.device(name)
-    except RuntimeError as error:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
         raise ValueError(f"expected device 'auto', 'cpu' or 'cuda', got {name!r}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"expected a device that is there, got {name!r} without a GPU; use device='auto' or 'cpu'")
+    return device
+
+
+def _array(values: Any) -> Any:
+    """A tensor as an array, of half precision, on a GPU or with a gradient too; anything else as it is."""
+    if not isinstance(values, Tensor):
+        return values
+    return (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()
 
 
 def _to(moments: Moments | None, device: torch.device) -> Moments | None:
     return None if moments is None else Moments(*(t.to(device) for t in moments))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _is_count(value: Any) -> bool:
