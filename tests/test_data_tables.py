@@ -223,6 +223,17 @@ def test_target_column_that_is_not_there(tmp_path):
     path.write_text("a;b;y\n1;2;0\n")
     with pytest.raises(ValueError, match="is the separator a comma"):
         load(path, "y")
+    path.write_text("1.5,2,no\n2.5,1,yes\n")
+    with pytest.raises(ValueError, match=r"'y', got the columns 1\.5, 2, no; is there a header\?"):
+        load(path, "y")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_csv_in_another_encoding(tmp_path, encoding):
+    path = tmp_path / "d.csv"
+    path.write_bytes("größe,y\n1,0\n2,1\n".encode(encoding))
+    with pytest.raises(ValueError, match=r"d\.csv: expected text in UTF-8, got .*; save the file as UTF-8"):
+        load(path, "y")
 
 
 @pytest.mark.parametrize(

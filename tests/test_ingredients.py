@@ -1,6 +1,7 @@
 """What a comparison is made of: names, data, networks, recipes, losses."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from squareloss import metrics
 from squareloss.lab import names
 from squareloss.lab.data import load
+from squareloss.lab.data.dataset import Split
 from squareloss.lab.studies import ingredients, measure
 from squareloss.lab.studies.ingredients import LOSSES, Source
 from squareloss.lab.training.loop import Run, outputs_of, train
@@ -133,6 +135,9 @@ def test_recipes_fit_the_data(tmp_path):
     assert ingredients.fit_recipe(None, data, quick=True)[1].epochs < recipe.epochs
     with pytest.raises(ValueError, match="expected a batch size of at most 60"):
         ingredients.fit_recipe(None, data, batch_size=61)
+    few = replace(data, train=Split(data.train.x[:7], data.train.y[:7]))
+    with pytest.raises(ValueError, match="expected 8 training samples or more, got 7"):
+        ingredients.fit_recipe(None, few)
     assert ingredients.learning_rates(Recipe(1, 1, lr=0.3), quick=False) == [0.1, 0.3, 0.9]
 
 

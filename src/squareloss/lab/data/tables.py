@@ -68,7 +68,11 @@ def _read(path: Path) -> Any:
     try:
         if path.suffix.lower() == ".parquet":
             return parquet.ParquetFile(path).read()
+        with path.open("rb") as file:
+            file.readline().decode()  # the names of the columns, and the mark at the start of UTF-16
         return csv.read_csv(path, convert_options=csv.ConvertOptions(strings_can_be_null=True))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected text in UTF-8, got another encoding; save the file as UTF-8") from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
         raise ValueError(f"{path}: could not read it as {path.suffix.lower()}: {error}") from error
 
@@ -88,6 +92,7 @@ def _check_columns(table: Any, path: Path, target: str | None) -> None:
         near = difflib.get_close_matches(target.lower(), by_lower, 1, 0.5)
         hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
         hint += "; is the separator a comma?" if len(names) == 1 and re.search(r"[;\t|]", names[0]) else ""
+        hint += "; is there a header?" if any(_PLAIN.fullmatch(name.strip()) for name in names) else ""
         raise ValueError(f"{path}: expected a target column {target!r}, got the columns {listed}{hint}")
 
 

@@ -228,6 +228,8 @@ def fit_recipe(
     size = batch_size or recipe.batch_size
     while batch_size is None and size > 8 and data.train.n < 10 * size:
         size //= 2  # of few samples, ten steps an epoch at least
+    if batch_size is None and size > data.train.n:
+        raise ValueError(f"{data.name}: expected 8 training samples or more, got {data.train.n}; compare needs more data")
     if size > data.train.n:
         raise ValueError(f"expected a batch size of at most {data.train.n}, the training samples, got {size}")
     return name, replace(
