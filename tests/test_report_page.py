@@ -194,6 +194,11 @@ def test_every_figure_is_visible_and_nothing_overflows(opened, width, scheme):
     assert (shade[0] < shade[1]) == (scheme == "dark") and abs(shade[0] - shade[1]) > 400
 
 
+def test_verdicts_are_in_sight_on_a_laptop(opened):
+    region = opened(1100, "light").get_by_role("region", name="Differences")
+    assert region.evaluate("e => e.scrollWidth <= e.clientWidth")
+
+
 def test_tables_sort(opened):
     page = opened()
     table = page.locator("section", has=page.locator("h2", has_text="Differences")).locator("table")
