@@ -251,6 +251,8 @@ def test_bad_input_says_what_was_expected(coding):
         coding.encode(torch.tensor([0.0, 1.0]), 3)
     with pytest.raises(ValueError, match="sum to one"):
         coding.encode(torch.tensor([[0.5, 0.2, 0.2]]), 3)
+    with pytest.raises(TypeError, match=r"expected labels as a tensor, got list; use torch.as_tensor\(labels\)"):
+        coding.encode([0, 1], 3)
     with pytest.raises(TypeError, match=r"got torch.bool; use labels.long\(\)"):
         coding.encode(torch.tensor([True, False]), 3)
     with pytest.raises(ValueError, match="weight of shape"):

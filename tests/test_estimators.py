@@ -303,6 +303,7 @@ def test_verbose_tells_the_time_left(blobs: tuple[np.ndarray, np.ndarray], capsy
         ({"early_stopping": "yes"}, "expected early_stopping"),
         ({"validation_fraction": 1.0}, "expected validation_fraction"),
         ({"patience": 0}, "expected patience"),
+        ({"loss": SquareLoss(weight=torch.ones(7))}, r"expected weight of shape \(3,\), one per class, got \(7,\)"),
         ({"class_weight": "even"}, "balanced"),
         ({"device": "cuda:99"}, "expected a device that is there|invalid device|CUDA"),
         ({"device": "gpu"}, "expected device .auto., .cpu. or .cuda., got .gpu."),

@@ -4,6 +4,7 @@ import copy
 import inspect
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -139,6 +140,7 @@ def test_bad_options_are_refused_at_once(module, function):
         module(weight=[1.0, 2.0])
     with pytest.raises(TypeError, match="expected ignore_index to be an integer, got None; to ignore nothing, leave it out"):
         module(ignore_index=None)
+    assert torch.equal(module(ignore_index=np.int64(1))(*batch()), module(ignore_index=1)(*batch()))
     with pytest.raises(ValueError, match=r"expected weight of shape \(5,\), one per class, got \(3,\)"):
         module(weight=torch.ones(3))(*batch())
 

@@ -218,6 +218,8 @@ def _undo(eta: Tensor, weight: Tensor | None, label_smoothing: float) -> Tensor:
 
 
 def _encode(labels: Tensor, num_classes: int, levels: Levels) -> Tensor:
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"expected labels as a tensor, got {type(labels).__name__}; use torch.as_tensor(labels)")
     if labels.is_floating_point():
         if labels.ndim == 0 or labels.shape[class_dim(labels)] != num_classes:
             raise ValueError(

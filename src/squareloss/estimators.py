@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.func import functional_call
 from typing_extensions import Self
 
-from squareloss import _reading
+from squareloss import _checks, _reading
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads
 from squareloss.codings import Coding, OneHot
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
@@ -280,6 +280,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 raise ValueError(f"expected positive class weights, got {weights.min()}; leave the samples of that class out")
             self.loss_.weight = torch.tensor(weights, dtype=torch.float32)
         elif self.loss_.weight is not None:
+            _checks.weight(self.loss_.weight, len(classes))
             weights = self.loss_.weight.double().numpy()
         self.class_weight_ = weights
 
