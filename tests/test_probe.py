@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from probe_blobs import TIGHT, blobs, codes, same_choice, same_model
-from squareloss import _selection
+from squareloss import NTKClassifier, SquareLossClassifier, _selection
 from squareloss._selection import fit_curve
 from squareloss.calibrators import Temperature
 from squareloss.codings import Simplex
@@ -287,8 +287,8 @@ def test_random_features_in_scikit_learns_manner():
     np.testing.assert_array_equal(*same)
     drawn = [RandomFeatures(7, random_state=seed).fit_transform(x) for seed in (None, np.random.RandomState(3))]
     assert (drawn[0] != drawn[1])[:, 5:].any()
-    table = RandomFeatures(7).set_output(transform="pandas").fit_transform(x)
-    assert list(table.columns) == [f"randomfeatures{i}" for i in range(12)]
+    names = RandomFeatures(7).set_output(transform="default").fit(x).get_feature_names_out()
+    assert list(names) == [f"randomfeatures{i}" for i in range(12)]
     assert len(RandomFeatures(7, keep=False).fit(x).get_feature_names_out()) == 7
 
 
@@ -316,3 +316,12 @@ def test_on_a_gpu(n, d):
         np.testing.assert_allclose(probe.predict_proba(x), here.predict_proba(x), atol=1e-6)
     there.forget(x[:5], y[:5]).partial_fit(x[:5], y[:5])
     same_model(there, here)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), "pandas.NA"], ids=str)
+def test_missing_labels_are_said_to_be_missing(missing):
+    missing = pytest.importorskip("pandas").NA if missing == "pandas.NA" else missing
+    x, y = np.eye(6), np.array(["a", "b", "a", "b", "a", missing], dtype=object)
+    for model in (RidgeProbe(), NTKClassifier(), SquareLossClassifier()):
+        with pytest.raises(ValueError, match="expected a label for every sample, got None or NaN for some; drop those"):
+            model.fit(x, y)

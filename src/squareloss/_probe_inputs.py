@@ -58,6 +58,7 @@ def labels(y: Any, count: int) -> tuple[Array, bool]:
             f"expected labels of shape ({count},), or ({count}, S) for S label sets, got shape {y.shape}: "
             f"inconsistent numbers of samples, {count} in X"
         )
+    check_present(y)
     columns: Array = y.reshape(count, -1)
     for column in columns.T:
         check_classification_targets(column)
@@ -66,6 +67,13 @@ def labels(y: Any, count: int) -> tuple[Array, bool]:
     if y.ndim == 2 and y.shape[1] == 1:
         column_or_1d(y, warn=True)
     return columns, columns.shape[1] > 1
+
+
+def check_present(y: Any) -> None:
+    """Raise if labels that are objects, as pandas has them, lack some; scikit-learn would call them a regression."""
+    y = np.asarray(y)
+    if y.ndim and y.dtype == object and any(v is None or type(v).__name__ == "NAType" or v != v for v in y.ravel()):
+        raise ValueError("expected a label for every sample, got None or NaN for some; drop those samples first")
 
 
 def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor | None:

@@ -28,6 +28,7 @@ from typing_extensions import Self
 
 from squareloss import _checks, _reading
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads
+from squareloss._probe_inputs import check_present
 from squareloss.codings import Coding, OneHot
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 from squareloss.models import MLP
@@ -263,6 +264,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return torch.cat(outputs)
 
     def _validated(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        check_present(_array(y))
         X, y = validate_data(self, _array(X), _array(y), dtype=[np.float64, np.float32], reset=reset)
         check_classification_targets(y)
         return X, y, _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
