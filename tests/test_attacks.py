@@ -254,7 +254,16 @@ def test_more_restarts_break_no_less(net, points):
     once = attacks.pgd(net, x, y, EPS["linf"], steps=5)
     more = attacks.pgd(net, x, y, EPS["linf"], steps=5, restarts=4)
     assert not bool((once.broken & ~more.broken).any())
-    assert int(more.broken.sum()) >= int(once.broken.sum())
+
+
+@pytest.mark.parametrize(("norm", "share"), [("linf", 0.25), ("l2", 0.1955)])  # of a ball in the plane, beyond half its radius
+def test_restarts_begin_elsewhere_uniformly_in_the_ball(norm, share):
+    half_way = nn.Linear(2, 2)
+    half_way.weight.data, half_way.bias.data = torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([0.55, 0.0])
+    x, y = torch.full((4000, 2), 0.5), torch.zeros(4000, dtype=torch.long)
+    for restarts in (1, 3):
+        result = attacks.pgd(half_way.eval(), x, y, 0.1, norm=norm, steps=1, step_size=1e-9, restarts=restarts)
+        assert result.broken.double().mean() == pytest.approx(1 - (1 - share) ** restarts, abs=0.03)
 
 
 def test_low_precision_searches_and_float32_decides(net, points):
