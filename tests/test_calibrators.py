@@ -264,3 +264,10 @@ def test_unknown_state_and_bad_temperature():
     with pytest.raises(ValueError, match="temperature > 0"):
         Temperature(-1.0)
     assert torch.equal(Temperature(2.0).transform(torch.ones(1, 2)), torch.full((1, 2), 0.5))
+
+
+@pytest.mark.parametrize("kind", [Temperature, Affine, Isotonic])
+def test_whole_numbers_are_no_scores(kind):
+    s, y = draw(200, 3)
+    with pytest.raises(TypeError, match="floating-point"):
+        kind().fit(s, y).transform(s.long())

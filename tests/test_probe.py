@@ -121,6 +121,14 @@ def test_perfect_scores_leave_one_samples_doubt():
     torch.testing.assert_close(curve.probabilities(codes), wrong.scatter(1, labels[:, None], 1 - 2 / 31 / 3))
 
 
+def test_a_class_without_samples_counts_as_half_a_sample():
+    u = torch.randn(200, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    labels, ones = drawn(3 * u[:, :2]), torch.ones(200, dtype=torch.float64)
+    none, half = (fit_curve(3 * u, labels, ones, torch.tensor([0.7, 0.3, f], dtype=torch.float64)) for f in (0, 0.5 / 200))
+    assert half.shift.any()
+    torch.testing.assert_close(none.shift, half.shift)
+
+
 @pytest.mark.parametrize(("bend", "kept"), [(9, 0.75), (-12, -1.5)])
 def test_the_bend_is_no_more_than_keeps_the_map_increasing_for_eta_in_0_1(bend, kept):
     u = 0.3 * torch.randn(20_000, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
