@@ -13,7 +13,7 @@ from torch import nn
 from attack_nets import Limited, cnn, digits
 from squareloss import attacks
 from squareloss.attacks import _common, _random
-from squareloss.attacks.apgd import checks
+from squareloss.attacks.apgd import APGDRound, checks
 from squareloss.attacks.fab import to_hyperplane
 from squareloss.attacks.square_attack import SquareRound
 from squareloss.models import MLP
@@ -247,6 +247,21 @@ def test_the_model_is_left_as_it_was(net, points):
     attacks.apgd(net, x[:10], y[:10], 0.1, steps=3)
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
     assert all(p.requires_grad is r and p.grad is g for p, (r, g) in zip(net.parameters(), asked, strict=True))
+
+
+def test_the_step_of_auto_pgd_halves_where_it_stalls():
+    column = lambda value: torch.full((4, 1), value)
+    state = {
+        "x": column(0.0), "z": column(1.0), "best": column(2.0), "gradient": column(3.0), "best_gradient": column(4.0),
+        "rises": torch.tensor([12.0, 13.0, 16.0, 16.0]),  # of 16 steps: no more than three quarters, or more
+        "halved": torch.tensor([True, True, False, True]),
+        "last_best": torch.zeros(4), "best_value": torch.tensor([1.0, 1.0, 0.0, 0.0]), "size": torch.ones(4),
+    }  # fmt: skip
+    APGDRound(attacks.losses.objective("ce"), 100)._halve(state, 16)
+    assert state["halved"].tolist() == [True, False, True, False]  # the third: neither step nor best loss changed
+    assert state["size"].tolist() == [0.5, 1, 0.5, 1]
+    assert state["z"].flatten().tolist() == [2, 1, 2, 1]
+    assert state["gradient"].flatten().tolist() == [4, 3, 4, 3]
 
 
 def test_more_restarts_break_no_less(net, points):
