@@ -337,6 +337,15 @@ def test_the_front_door_people_know(net, points):
         attacks.autoattack(net, x, y, 0.1, attacks=["apgd"])
 
 
+def test_noise_is_clipped_to_the_box_only_if_asked():
+    beyond = nn.Linear(1, 2)
+    beyond.weight.data, beyond.bias.data = torch.tensor([[0.0], [1.0]]), torch.tensor([1.0, -1e-6])  # class 1 beyond the box
+    x, y = torch.ones(400, 1), torch.zeros(400, dtype=torch.long)
+    free, clipped = (attacks.gaussian_noise(beyond.eval(), x, y, 0.1, clamp=clamp).accuracy for clamp in (False, True))
+    assert free == pytest.approx([0.5], abs=0.1)
+    assert clipped == [1.0]
+
+
 def test_gaussian_noise_is_added_where_it_says(net):
     x, y = digits()[2], digits()[3]
     with torch.no_grad():
