@@ -13,7 +13,7 @@ from torch import nn
 from attack_nets import Limited, cnn, digits
 from squareloss import attacks
 from squareloss.attacks import _common, _random
-from squareloss.attacks.apgd import checks
+from squareloss.attacks.apgd import APGDRound, checks
 from squareloss.attacks.fab import to_hyperplane
 from squareloss.attacks.square_attack import SquareRound
 from squareloss.models import MLP
@@ -249,12 +249,36 @@ def test_the_model_is_left_as_it_was(net, points):
     assert all(p.requires_grad is r and p.grad is g for p, (r, g) in zip(net.parameters(), asked, strict=True))
 
 
+def test_the_step_of_auto_pgd_halves_where_it_stalls():
+    column = lambda value: torch.full((4, 1), value)
+    state = {
+        "x": column(0.0), "z": column(1.0), "best": column(2.0), "gradient": column(3.0), "best_gradient": column(4.0),
+        "rises": torch.tensor([12.0, 13.0, 16.0, 16.0]),  # of 16 steps: no more than three quarters, or more
+        "halved": torch.tensor([True, True, False, True]),
+        "last_best": torch.zeros(4), "best_value": torch.tensor([1.0, 1.0, 0.0, 0.0]), "size": torch.ones(4),
+    }  # fmt: skip
+    APGDRound(attacks.losses.objective("ce"), 100)._halve(state, 16)
+    assert state["halved"].tolist() == [True, False, True, False]  # the third: neither step nor best loss changed
+    assert state["size"].tolist() == [0.5, 1, 0.5, 1]
+    assert state["z"].flatten().tolist() == [2, 1, 2, 1]
+    assert state["gradient"].flatten().tolist() == [4, 3, 4, 3]
+
+
 def test_more_restarts_break_no_less(net, points):
     x, y = points
     once = attacks.pgd(net, x, y, EPS["linf"], steps=5)
     more = attacks.pgd(net, x, y, EPS["linf"], steps=5, restarts=4)
     assert not bool((once.broken & ~more.broken).any())
-    assert int(more.broken.sum()) >= int(once.broken.sum())
+
+
+@pytest.mark.parametrize(("norm", "share"), [("linf", 0.25), ("l2", 0.1955)])  # of a ball in the plane, beyond half its radius
+def test_restarts_begin_elsewhere_uniformly_in_the_ball(norm, share):
+    half_way = nn.Linear(2, 2)
+    half_way.weight.data, half_way.bias.data = torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([0.55, 0.0])
+    x, y = torch.full((4000, 2), 0.5), torch.zeros(4000, dtype=torch.long)
+    for restarts in (1, 3):
+        result = attacks.pgd(half_way.eval(), x, y, 0.1, norm=norm, steps=1, step_size=1e-9, restarts=restarts)
+        assert result.broken.double().mean() == pytest.approx(1 - (1 - share) ** restarts, abs=0.03)
 
 
 def test_low_precision_searches_and_float32_decides(net, points):
@@ -311,6 +335,15 @@ def test_the_front_door_people_know(net, points):
             attacks.AutoAttack(net, **{"eps": 0.1, **wrong})
     with pytest.raises(ValueError, match="Unknown attack 'apgd'"):
         attacks.autoattack(net, x, y, 0.1, attacks=["apgd"])
+
+
+def test_noise_is_clipped_to_the_box_only_if_asked():
+    beyond = nn.Linear(1, 2)
+    beyond.weight.data, beyond.bias.data = torch.tensor([[0.0], [1.0]]), torch.tensor([1.0, -1e-6])  # class 1 beyond the box
+    x, y = torch.ones(400, 1), torch.zeros(400, dtype=torch.long)
+    free, clipped = (attacks.gaussian_noise(beyond.eval(), x, y, 0.1, clamp=clamp).accuracy for clamp in (False, True))
+    assert free == pytest.approx([0.5], abs=0.1)
+    assert clipped == [1.0]
 
 
 def test_gaussian_noise_is_added_where_it_says(net):

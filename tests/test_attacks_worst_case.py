@@ -70,6 +70,11 @@ def test_relative_margins_have_the_sign_of_the_margin_and_no_scale(scale, shift,
     torch.testing.assert_close(_common.relative_margin(scale * scores + shift, labels), margin)
 
 
+def test_of_two_classes_the_relative_margin_is_the_margin():
+    scores = torch.tensor([[3.0, 1.0], [0.5, 0.25], [1.0, 2.0]])  # over its length it would be the same number for all
+    assert _common.relative_margin(scores, torch.tensor([0, 0, 0])).tolist() == [2.0, 0.25, -1.0]
+
+
 @pytest.mark.parametrize("scale", [1e-25, 1e25])
 def test_relative_margins_keep_their_sign_where_squares_leave_float32(scale):
     scores = torch.tensor([[1.0, 0.5, -2.0], [0.5, 1.0, -2.0]]) * scale

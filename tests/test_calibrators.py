@@ -63,7 +63,11 @@ def test_temperature_has_no_slope_left_or_is_at_a_bound(seed, classes, samples):
         temperature = Temperature().fit(s, y).temperature_
     logs = torch.tensor([-1e-5, 0.0, 1e-5], dtype=torch.float64)
     left, here, right = (mean_nll(torch.softmax(s / (temperature * float(torch.exp(u))), 1), y) for u in logs)
-    assert caught or here <= min(left, right) + 1e-13
+    if caught:
+        spread = float((s - s.mean(1, keepdim=True)).square().mean().sqrt())
+        assert min(abs(temperature * 1e3 / spread - 1), abs(temperature / 1e3 / spread - 1)) < 1e-9
+    else:
+        assert here <= min(left, right) + 1e-13
 
 
 def test_temperature_for_square_loss_scores_of_any_radius():
@@ -260,3 +264,10 @@ def test_unknown_state_and_bad_temperature():
     with pytest.raises(ValueError, match="temperature > 0"):
         Temperature(-1.0)
     assert torch.equal(Temperature(2.0).transform(torch.ones(1, 2)), torch.full((1, 2), 0.5))
+
+
+@pytest.mark.parametrize("kind", [Temperature, Affine, Isotonic])
+def test_whole_numbers_are_no_scores(kind):
+    s, y = draw(200, 3)
+    with pytest.raises(TypeError, match="floating-point"):
+        kind().fit(s, y).transform(s.long())

@@ -83,6 +83,12 @@ def test_proposition_1_by_minimising_the_loss(num_classes, seed, coding, weighte
     assert_close(coding.probabilities(f, weight=weight, label_smoothing=smoothing), eta, rtol=0, atol=1e-5)
 
 
+def test_weights_are_undone_of_probabilities_not_of_an_eta_that_left_them():
+    weight = torch.tensor([1.0, 0.25])
+    beyond = Simplex().encode(torch.tensor([0]), 2) * 2  # eta = (1.5, -0.5): class 0, whatever the weights
+    assert Simplex().probabilities(beyond, weight=weight).tolist() == [[1, 0]]
+
+
 @settings(max_examples=10)
 @given(st.integers(2, 5), SEEDS, st.sampled_from([0.0, 0.2]), st.sampled_from(["cross_entropy", "softmax_brier"]))
 def test_the_softmax_losses_that_are_proper(num_classes, seed, smoothing, name):

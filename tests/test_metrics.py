@@ -236,6 +236,7 @@ def test_nll_floor_and_zero_mass_are_reported():
     assert result == pytest.approx((2 * -math.log(1e-3) - math.log(0.25)) / 4)
     assert result.details == {"floor": 1e-3, "floored": 0.5, "zero": 0.5}
     assert result.outside == 0.5
+    assert metrics.nll(p, torch.tensor([0, 0, 1, 1]), floor=0.25).details["floored"] == 0.5  # one at the floor is not below it
 
 
 def test_linf_calibration_error():
@@ -352,6 +353,7 @@ def test_share_and_mass_outside():
     assert all(metric.outside == result.outside for metric in result.values())
     rounded = torch.tensor([[1 + 1.2e-7, -1e-7]])
     assert metrics.ece(rounded, torch.tensor([0])).outside == 0
+    assert metrics.ece(torch.tensor([[1 + 2e-6, -2e-6]]), torch.tensor([0])).outside == 1
 
 
 # ---- results

@@ -113,6 +113,30 @@ def test_the_probability_map_finds_what_made_the_labels():
     assert not plain.shift.any()
 
 
+def test_perfect_scores_leave_one_samples_doubt():
+    labels = torch.arange(30) % 3
+    codes = Simplex().encode(labels, 3).double()
+    curve = fit_curve(codes, labels, torch.ones(30, dtype=torch.float64), None)
+    wrong = torch.full((30, 3), 1 / 31 / 3, dtype=torch.float64)
+    torch.testing.assert_close(curve.probabilities(codes), wrong.scatter(1, labels[:, None], 1 - 2 / 31 / 3))
+
+
+def test_a_class_without_samples_counts_as_half_a_sample():
+    u = torch.randn(200, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    labels, ones = drawn(3 * u[:, :2]), torch.ones(200, dtype=torch.float64)
+    none, half = (fit_curve(3 * u, labels, ones, torch.tensor([0.7, 0.3, f], dtype=torch.float64)) for f in (0, 0.5 / 200))
+    assert half.shift.any()
+    torch.testing.assert_close(none.shift, half.shift)
+
+
+@pytest.mark.parametrize(("bend", "kept"), [(9, 0.75), (-12, -1.5)])
+def test_the_bend_is_no_more_than_keeps_the_map_increasing_for_eta_in_0_1(bend, kept):
+    u = 0.3 * torch.randn(20_000, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    frequency = torch.full((3,), 1 / 3, dtype=torch.float64)
+    curve = fit_curve(3 * u, drawn(6 * u - bend * u**2), torch.ones(len(u), dtype=torch.float64), frequency)
+    assert curve.bend / curve.slope == pytest.approx(kept)
+
+
 def test_weights_count_in_the_probability_map():
     u = torch.randn(2000, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     labels, frequency = drawn(3 * u), torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)

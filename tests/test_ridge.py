@@ -68,6 +68,12 @@ def test_the_two_shapes_of_the_problem_agree():
     assert [46 * lam for lam in wide.grid()] == pytest.approx([6 * lam for lam in tall.grid()])
 
 
+def test_the_default_path_goes_from_a_millionth_to_a_thousand_times_the_mean_eigenvalue():
+    path = FeaturePath.from_data(*data(30, 6))
+    steps = [lam / (float(path.values.sum()) / 6) for lam in path.grid()]
+    assert steps == pytest.approx([10 ** (k / 3) for k in range(-18, 10)])
+
+
 def test_from_sums_is_from_data():
     x, y, weight = data(50, 8)
     mean, mean_y = weight @ x / weight.sum(), weight @ y / weight.sum()

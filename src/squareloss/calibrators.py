@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from squareloss import simplex
 from squareloss.metrics import _inputs
 
 Value = TypeVar("Value")
@@ -58,7 +59,7 @@ class Temperature:
     def transform(self, scores: Tensor) -> Tensor:
         """softmax(scores / T), (N, K), in the dtype of the scores; differentiable."""
         temperature = _fitted(self.temperature_)
-        return torch.softmax(_wide(scores) / temperature, 1).to(scores.dtype)
+        return torch.softmax(simplex.wide(scores) / temperature, 1).to(scores.dtype)
 
     def state(self) -> dict[str, Any]:
         """{"kind": "temperature", "temperature": T}."""
@@ -98,7 +99,7 @@ class Affine:
         """softmax(a scores + b), (N, K), in the dtype of the scores; differentiable."""
         slope, bias = _fitted(self.slope_), _fitted(self.bias_)
         _check_classes(scores, len(bias))
-        wide = _wide(scores)
+        wide = simplex.wide(scores)
         return torch.softmax(wide * slope + bias.to(wide), 1).to(scores.dtype)
 
     def state(self) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class Isotonic:
         """Probabilities (N, K) in the dtype of the scores."""
         x, y = (_fitted(knots).to(scores.device) for knots in (self.x_, self.y_))
         _check_classes(scores, len(x))
-        base = self._temperature.transform(scores.double())
+        base = self._temperature.transform(simplex.wide(scores).double())
         shaped = _interpolate(base.T.contiguous(), x, y).T  # (N, K)
         total = shaped.sum(1, keepdim=True)
         return torch.where(total > 0, shaped / total.where(total > 0, torch.ones_like(total)), base).to(scores.dtype)
@@ -321,10 +322,6 @@ def _read(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def _check_classes(scores: Tensor, classes: int) -> None:
     if scores.ndim != 2 or scores.shape[1] != classes:
         raise ValueError(f"expected scores of shape (N, {classes}), as fitted, got {tuple(scores.shape)}")
-
-
-def _wide(scores: Tensor) -> Tensor:
-    return scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
 
 
 def _fitted(value: Value | None) -> Value:

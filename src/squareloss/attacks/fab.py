@@ -66,9 +66,6 @@ class FABRound(Climbing):
     costs: ClassVar[tuple[int, int, int, int]] = (0, 0, 2, 1)
     lanes: ClassVar[bool] = True
 
-    def check(self, num_classes: int) -> None:
-        """Two classes are enough."""
-
     def start(self, problem: Problem, state: State) -> None:
         """The point itself; a restart begins half-way to the sphere."""
         set_target(state, self.rank, self.targets)

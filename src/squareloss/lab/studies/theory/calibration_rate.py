@@ -18,23 +18,10 @@ import torch
 from torch import Tensor
 
 from squareloss.lab.studies.theory.common import Theorem, Work, replications, rounded
-from squareloss.lab.studies.theory.excess_risk import C
+from squareloss.lab.studies.theory.excess_risk import NS, C
 from squareloss.lab.studies.theory.logistic import circle_logistic
 from squareloss.lab.studies.theory.sphere import Circle, Target, circle_points, penalty, ridge, uniform
 
-_NS = {
-    "smoke": {2: [50, 100], 3: [30, 60]},
-    "laptop": {
-        2: [400 * 2**i for i in range(9)],
-        3: [100, 200, 400, 800, 1600],
-        5: [100, 200, 400, 800, 1600],
-    },
-    "paper": {
-        2: [400 * 2**i for i in range(12)],
-        3: [100 * 2**i for i in range(9)],
-        5: [100 * 2**i for i in range(9)],
-    },
-}
 _BOUNDED_NS = {"smoke": [50, 100], "laptop": [500, 2000, 8000, 32000], "paper": [500 * 2**i for i in range(11)]}
 _REPLICATIONS = {"smoke": 3, "laptop": 20, "paper": 50}
 LOSSES = {"square": None, "ce": None, "ce-bound1": 1.0, "ce-bound2": 2.0}
@@ -48,7 +35,7 @@ def specs(scale: str) -> dict[str, dict[str, Any]]:
             "replications": _REPLICATIONS[scale] if d == 2 else replications(_REPLICATIONS[scale], n),
             "degree": 512 if n > 200_000 else 128, "points": 20000 if scale == "paper" else 3000,
         }
-        for d, ns in _NS[scale].items()
+        for d, ns in NS[scale].items()
         for n in ns
     }  # fmt: skip
     losses = {

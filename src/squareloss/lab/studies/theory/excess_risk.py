@@ -21,7 +21,7 @@ from squareloss.lab.studies.theory.common import Theorem, Work, replications, ro
 from squareloss.lab.studies.theory.sphere import Circle, Target, circle_points, penalty, ridge, uniform
 
 KAPPAS = (0.5, 1.0, 2.0)
-_NS = {
+NS = {
     "smoke": {2: [50, 100], 3: [30, 60]},
     "laptop": {
         2: [400 * 2**i for i in range(9)],
@@ -46,7 +46,7 @@ def specs(scale: str) -> dict[str, dict[str, Any]]:
             "replications": _REPLICATIONS[scale] if d == 2 else replications(_REPLICATIONS[scale], n),
             "degree": 512 if n > 200_000 else 128, "points": 20000 if scale == "paper" else 2000,
         }
-        for d, ns in _NS[scale].items()
+        for d, ns in NS[scale].items()
         for kappa in KAPPAS
         for n in ns
     }  # fmt: skip
