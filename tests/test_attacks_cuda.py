@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from squareloss import Classifier, Simplex, Standardize, attacks
+from squareloss._precision import strict_float32
 from squareloss.attacks import _network
 from squareloss.attacks._fuse import ConvReLU
 from squareloss.models import build
@@ -118,9 +119,10 @@ def test_norms_that_stay_do_not_keep_others_from_being_joined(points):
     model.eval()
     y = model(x).argmax(1)
     loss = lambda scores, labels, _: torch.nn.functional.cross_entropy(scores, labels, reduction="none")
-    fast, plain = (_network.Network(model, x, y, precision="float32", plain=plain) for plain in (False, True))
+    with strict_float32():  # in TF32 the gradients of this network, which is not trained, agree to .998 only
+        fast, plain = (_network.Network(model, x, y, precision="float32", plain=plain) for plain in (False, True))
+        ours, expected = (n.gradient(x[:64], loss, y[:64], y[:64])[2].flatten(1) for n in (fast, plain))
     assert sum(isinstance(m, ConvReLU) for m in fast._search.modules()) == 7
-    ours, expected = (n.gradient(x[:64], loss, y[:64], y[:64])[2].flatten(1) for n in (fast, plain))
     assert torch.cosine_similarity(ours, expected).median() > 0.999
 
 
