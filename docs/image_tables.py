@@ -68,9 +68,9 @@ def suites() -> str:
                 an_image = ["–" if passes is None else f"{passes / metrics['points']:.0f}" for passes in spent]
                 left = [percent(metrics, key) for key in (own, "worst_2", "autoattack_2")]
                 ratio = f"{spent[0] / spent[1]:.3f}" if spent[1] else "–"
-                rows.append([*label(net.line)[1:], str(seed), *left, *an_image, ratio])
-    columns = ["network", "loss", "seed", "PGD on its own loss leaves, %", "worst_case leaves, %", "autoattack leaves, %",
-               "passes an image, worst_case", "autoattack", "ratio"]  # fmt: skip
+                rows.append([*label(net.line), str(seed), *left, *an_image, ratio])
+    columns = ["data", "network", "loss", "seed", "PGD on its own loss leaves, %", "worst_case leaves, %",
+               "autoattack leaves, %", "passes an image, worst_case", "autoattack", "ratio"]  # fmt: skip
     return markdown(columns, rows) if rows else "Not run yet."
 
 

@@ -102,7 +102,8 @@ def _by_attack(axes: Axes, pair: tuple[Net, Net], level: int) -> None:
                 axes.annotate(
                     f"{100 * mean:.1f}", (100 * mean, place), (0, side), textcoords="offset points", ha="center", color=colour
                 )
-    axes.set(xlabel="test images that stand, %", xlim=(-2, None), ylim=(-0.6, len(known) - 0.4))
+    axes.set(xlabel="test images that stand, %", ylim=(-0.6, len(known) - 0.4))
+    axes.set_xlim(left=-0.04 * axes.get_xlim()[1])
     axes.set_yticks(list(places), [ATTACKS[key] for key in known])
     axes.grid(axis="y", color=plots.GREY, alpha=0.25)
     axes.set_title(f"by attack, at {level}/255", fontsize=9)

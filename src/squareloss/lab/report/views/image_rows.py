@@ -45,6 +45,11 @@ class Net:
         return self.line.split("-")[2]
 
     @property
+    def epochs(self) -> str:
+        """How long it was trained, in words."""
+        return self.recipe.split(",")[0]
+
+    @property
     def paper(self) -> Mapping[str, Value]:
         """What the paper reports of it; nothing under another recipe."""
         return values().get(self.line, {}) if self.full else {}
@@ -110,7 +115,7 @@ def nets(records: Iterable[Record]) -> list[Net]:
     for net in found.values():
         for metrics in net.metrics.values():
             metrics |= _lowered(metrics)
-    return sorted(found.values(), key=lambda net: (not net.full, net.recipe, _place(net.line)))
+    return sorted(found.values(), key=lambda net: (not net.full, net.epochs, _place(net.line)))
 
 
 def _lowered(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -152,13 +157,12 @@ _LOSSES = {"SLr1": "SL, radius 1", "OH1": "one-hot (1, 1)", "OH5": "one-hot (5, 
 
 def pairs(found: Sequence[Net]) -> list[tuple[Net, Net]]:
     """Each network by square loss with its counterpart by cross-entropy under the same length of training."""
-    by_name = {(net.line, net.recipe.split(",")[0]): net for net in found}
+    by_name = {(net.line, net.epochs): net for net in found}
     both = []
     for net in found:
-        epochs = net.recipe.split(",")[0]
         plain = net.line.replace("-SL", "-CE")
         # the paper's table has cross-entropy at its better learning rate beside square loss at its own
-        other = by_name.get((plain.removesuffix("-b128") if net.line in TABLE_1 else plain, epochs))
+        other = by_name.get((plain.removesuffix("-b128") if net.line in TABLE_1 else plain, net.epochs))
         if net.loss == "SL" and other is not None:
             both.append((other, net))
     return both
