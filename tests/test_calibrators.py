@@ -14,10 +14,10 @@ from scipy import optimize, special
 from sklearn.isotonic import IsotonicRegression
 
 from squareloss import metrics
-from squareloss.calibrators import Affine, Isotonic, NotFitted, Temperature, from_state
+from squareloss.calibrators import Affine, Asinh, Isotonic, NotFitted, Temperature, _asinh_loss, from_state
 from squareloss.codings import Simplex
 
-KINDS = (Temperature, Affine, Isotonic)
+KINDS = (Temperature, Affine, Asinh, Isotonic)
 
 
 def draw(samples, classes, *, seed=0, scale=2.5, tilt=0.0, dtype=torch.float64):
@@ -200,6 +200,86 @@ def test_isotonic_repairs_what_temperature_cannot():
     assert errors[1] < 0.5 * errors[0]
 
 
+# ---- asinh
+
+
+def estimates(samples, classes=5, *, noise=0.02, power=1.5, seed=0):
+    """Noisy estimates of probabilities, as square loss gives them, and labels from a power of the probabilities."""
+    g = torch.Generator().manual_seed(seed)
+    q = (2 * torch.randn(samples, classes, generator=g, dtype=torch.float64)).softmax(1)
+    sharp = q**power
+    labels = torch.multinomial(sharp / sharp.sum(1, keepdim=True), 1, generator=g).squeeze(1)
+    return q + noise * torch.randn(samples, classes, generator=g, dtype=torch.float64), labels
+
+
+def asinh_loss(theta, s, y):
+    """The loss in (log a, c / spread, log(w / spread)), by autograd and in another way of writing."""
+    s = s - s.mean(1, keepdim=True)
+    spread = s.square().mean().sqrt()
+    logits = theta[0].exp() * torch.arcsinh((s / spread - theta[1]) / theta[2].exp())
+    prior = torch.distributions.Normal(torch.zeros(3), torch.tensor([3.0, 1.0, 3.0]))
+    at_zero = prior.log_prob(torch.zeros(3)).sum()
+    return torch.nn.functional.cross_entropy(logits, y) + (at_zero - prior.log_prob(theta).sum()) / len(y)
+
+
+@pytest.mark.parametrize("at", [(0.0, 0.0, 0.0), (1.0, -0.4, -3.0), (-1.0, 0.7, 2.0)])
+def test_the_loss_of_asinh_and_its_gradient(at):
+    s, y = estimates(50)
+    theta = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+    expected = asinh_loss(theta, s, y)
+    (slope,) = torch.autograd.grad(expected, theta)
+    centred = s - s.mean(1, keepdim=True)
+    value, gradient = _asinh_loss(np.array(at), centred / centred.square().mean().sqrt(), y)
+    assert value == pytest.approx(float(expected.detach()), rel=1e-6)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-6)
+
+
+@pytest.mark.parametrize("power", [0.7, 1.0, 2.0])
+def test_asinh_is_the_least_that_other_searches_find(power):
+    s, y = estimates(400, power=power)
+    fitted = Asinh().fit(s, y)
+    spread = float((s - s.mean(1, keepdim=True)).square().mean().sqrt())
+    found = [np.log(fitted.slope_), fitted.centre_ / spread, np.log(fitted.width_ / spread)]
+    loss = lambda theta: float(asinh_loss(torch.tensor(theta, dtype=torch.float64), s, y))
+    starts = [(0.0, c, w) for c in (-1.0, 0.0, 1.0) for w in (-5.0, -2.0, 1.0)]
+    options = {"xatol": 1e-7, "fatol": 1e-12, "maxiter": 4000}
+    others = [optimize.minimize(loss, start, method="Nelder-Mead", options=options).fun for start in starts]
+    assert loss(found) <= min(others) + 1e-9
+
+
+def test_asinh_reads_estimates_of_probabilities_better_than_temperature():
+    s, y = estimates(20_000)
+    held, fresh = slice(0, 10_000), slice(10_000, None)
+    reads = [kind().fit(s[held], y[held]).transform(s[fresh]) for kind in (Temperature, Asinh)]
+    assert metrics.ece(reads[1], y[fresh]) < 0.7 * metrics.ece(reads[0], y[fresh])
+    assert metrics.nll(reads[1], y[fresh]) < metrics.nll(reads[0], y[fresh]) - 0.01
+    assert metrics.brier(reads[1], y[fresh]) < metrics.brier(reads[0], y[fresh])
+    assert torch.equal(reads[1].argmax(1), s[fresh].argmax(1))
+
+
+def test_asinh_loses_nothing_where_temperature_is_right():
+    s, y = draw(4000, 5)
+    nll = [mean_nll(kind().fit(s, y).transform(s), y) for kind in (Temperature, Asinh)]
+    assert nll[1] < nll[0] + 2e-4
+    wide = Asinh(slope=1e7, centre=0.0, width=2.5e7)
+    assert torch.allclose(wide.transform(s), Temperature(2.5).transform(s), atol=1e-9)
+
+
+def test_asinh_does_not_depend_on_scale_or_shift():
+    s, y = estimates(300)
+    moved = 40 * s + torch.randn(300, 1, dtype=torch.float64)
+    assert torch.allclose(Asinh().fit(s, y).transform(s), Asinh().fit(moved, y).transform(moved), atol=1e-6)
+
+
+def test_asinh_where_every_sample_is_right_or_the_scores_say_nothing():
+    y = torch.arange(30) % 3
+    right = torch.eye(3, dtype=torch.float64)[y]
+    p = Asinh().fit(right, y).transform(right)
+    assert 0.99 < float(p.max(1).values.min()) <= 1
+    s, y = draw(500, 3)
+    assert torch.allclose(Asinh().fit(-s, y).transform(-s), torch.full_like(s, 1 / 3), atol=0.1)
+
+
 # ---- all
 
 
@@ -222,7 +302,7 @@ def test_probabilities_in_the_dtype_of_the_scores(kind, dtype):
     assert float(p.min()) >= 0
 
 
-@pytest.mark.parametrize("kind", [Temperature, Affine])
+@pytest.mark.parametrize("kind", [Temperature, Affine, Asinh])
 def test_transform_is_differentiable(kind):
     s, y = draw(100, 4)
     fitted = kind().fit(s, y)
@@ -259,14 +339,14 @@ def test_other_number_of_classes(kind):
 
 
 def test_unknown_state_and_bad_temperature():
-    with pytest.raises(ValueError, match="Available: temperature, affine, isotonic"):
+    with pytest.raises(ValueError, match="Available: temperature, affine, asinh, isotonic"):
         from_state({"kind": "platt"})
     with pytest.raises(ValueError, match="temperature > 0"):
         Temperature(-1.0)
     assert torch.equal(Temperature(2.0).transform(torch.ones(1, 2)), torch.full((1, 2), 0.5))
 
 
-@pytest.mark.parametrize("kind", [Temperature, Affine, Isotonic])
+@pytest.mark.parametrize("kind", KINDS)
 def test_whole_numbers_are_no_scores(kind):
     s, y = draw(200, 3)
     with pytest.raises(TypeError, match="floating-point"):

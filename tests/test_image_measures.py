@@ -62,8 +62,8 @@ def test_each_half_is_read_by_the_temperature_of_the_other():
     assert torch.allclose(probabilities[order[:1000]], torch.softmax(outputs[order[:1000]] / first, 1), atol=1e-5)
 
 
-def test_readings_of_eta_and_of_isotonic_regression(tmp_path, monkeypatch):
-    """Outputs 0.1 beyond the code: projected they are sure, clipped and renormalised not; isotonic knows how often they err."""
+def test_readings_of_eta_and_of_calibrators(tmp_path, monkeypatch):
+    """Outputs 0.1 beyond the code: projected they are sure, renormalised not; calibrators know how often they err."""
     labels = torch.arange(400) % 4
     seen = torch.where(torch.arange(400) % 20 < 1, (labels + 1) % 4, labels)  # one in twenty is wrong
     loss = plan.make_loss({"name": "simplex", "radius": 4})
@@ -77,8 +77,9 @@ def test_readings_of_eta_and_of_isotonic_regression(tmp_path, monkeypatch):
     assert metrics.ece(loss.probabilities(outputs), labels) == pytest.approx(0.05, abs=2e-3)
     assert found["+renormalised"]["ece"] == pytest.approx(1 / 1.05 - 0.95, abs=1e-3)
     assert found["+isotonic"]["ece"] < 0.02
+    assert found["+asinh"]["ece"] < 0.02
     soft = networks.Trained(nn.Identity(), None, plan.make_loss({"name": "ce"}), data, {}, "")
-    assert list(measures.more_readings(soft, {}, 0, measures.Notes(tmp_path, 1))["readings"]) == ["+isotonic"]
+    assert list(measures.more_readings(soft, {}, 0, measures.Notes(tmp_path, 1))["readings"]) == ["+asinh", "+isotonic"]
 
 
 def test_looking_at_features_leaves_a_network_in_eval_mode():

@@ -123,7 +123,7 @@ def test_table1_trains_each_network_once_and_other_studies_take_its_results(tmp_
         name + suffix for name, metrics in readings.items() for suffix in metrics["readings"]
     }
     sl = next(net for net in nets(Store(tmp_path).records()) if net.line == "resnet18-cifar10-SL")
-    assert all(sl.by_seed(f"ece{reading}") for reading in ("", "+temperature", "+isotonic", "+renormalised"))
+    assert all(sl.by_seed(f"ece{reading}") for reading in ("", "+temperature", "+asinh", "+isotonic", "+renormalised"))
     page = write(tmp_path, "md").read_text()
     for heading in ("Accuracy and robustness", "Gaussian noise", "Calibration", "What the paper says", "Cost", "stand-in"):
         assert heading in page

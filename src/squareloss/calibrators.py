@@ -2,7 +2,7 @@
 
 Each has `fit(scores, labels)` and `transform(scores)`, and goes to a plain dict and back with `state` and `from_state`. Scores
 are the K numbers whose argmax is the class, as `link.scores` gives them: logits of cross-entropy, or simplex or one-hot
-outputs of square loss, at any scale. All fits are done in float64 and are convex.
+outputs of square loss, at any scale. All fits are done in float64; all but that of `Asinh` are convex.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import math
 import warnings
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 from typing_extensions import Self
 
@@ -20,6 +22,7 @@ from squareloss.metrics import _inputs
 
 Value = TypeVar("Value")
 
+WIDTHS = (0.01, 0.1, 1.0, 10.0)  # of the spread: where the search for w begins
 RANGE = 1e3  # temperatures are sought between spread / RANGE and spread * RANGE
 
 
@@ -112,6 +115,49 @@ class Affine:
         return cls(state["slope"], torch.tensor(state["bias"], dtype=torch.float64))
 
 
+class Asinh:
+    """softmax(a asinh((scores - c) / w)): logarithmic in the scores, and linear where they are within w of c.
+
+    Square loss estimates probabilities themselves, so their logarithms are what softmax takes; but an estimate near zero is
+    noise, of either sign, and has none. With w beyond the spread of the scores this is `Temperature`. Scores are centred, each
+    sample by its mean, so that neither a shift nor the scale of them matters; a > 0 and w > 0, so no prediction changes. The
+    three numbers minimise the mean negative log likelihood plus prior / N, log a ~ N(0, 3^2), c / spread ~ N(0, 1) and
+    log(w / spread) ~ N(0, 3^2), which keeps them finite if every sample is classified right; by BFGS, from the best of some w.
+    """
+
+    def __init__(self, slope: float | None = None, centre: float | None = None, width: float | None = None) -> None:
+        self.slope_, self.centre_, self.width_ = slope, centre, width
+
+    def fit(self, scores: Tensor, labels: Tensor) -> Self:
+        """Find a, c and w for held-out scores (N, K) and labels (N,)."""
+        scores, labels = _read(scores, labels)
+        spread = 1 / (RANGE * _slopes(scores)[0])
+        scaled = (scores - scores.mean(1, keepdim=True)) / spread
+        starts = [
+            np.array([math.log(_best_slope(torch.asinh(scaled / w), labels, 1e-3, 1e3)), 0.0, math.log(w)]) for w in WIDTHS
+        ]
+        start = min(starts, key=lambda at: _asinh_loss(at, scaled, labels)[0])
+        best = minimize(_asinh_loss, start, (scaled, labels), method="BFGS", jac=True, options={"gtol": 1e-8}).x
+        self.slope_, self.centre_, self.width_ = math.exp(best[0]), spread * float(best[1]), spread * math.exp(best[2])
+        return self
+
+    def transform(self, scores: Tensor) -> Tensor:
+        """softmax(a asinh((scores - c) / w)), (N, K), in the dtype of the scores; differentiable."""
+        slope, centre, width = _fitted(self.slope_), _fitted(self.centre_), _fitted(self.width_)
+        wide = simplex.wide(scores)
+        return torch.softmax(slope * torch.asinh((wide - wide.mean(1, keepdim=True) - centre) / width), 1).to(scores.dtype)
+
+    def state(self) -> dict[str, Any]:
+        """{"kind": "asinh", "slope": a, "centre": c, "width": w}."""
+        values = {"slope": _fitted(self.slope_), "centre": _fitted(self.centre_), "width": _fitted(self.width_)}
+        return {"kind": "asinh", **values}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The calibrator of such a dict."""
+        return cls(state["slope"], state["centre"], state["width"])
+
+
 class Isotonic:
     """One increasing function per class, from its probability under `Temperature` to a better one, then renormalised.
 
@@ -153,14 +199,16 @@ class Isotonic:
         return cls(state["temperature"], x, y)
 
 
-CALIBRATORS: dict[str, type[Temperature] | type[Affine] | type[Isotonic]] = {
+Calibrator = Temperature | Affine | Asinh | Isotonic
+CALIBRATORS: dict[str, type[Calibrator]] = {
     "temperature": Temperature,
     "affine": Affine,
+    "asinh": Asinh,
     "isotonic": Isotonic,
 }
 
 
-def from_state(state: dict[str, Any]) -> Temperature | Affine | Isotonic:
+def from_state(state: dict[str, Any]) -> Calibrator:
     """The calibrator whose `state()` this is."""
     kind = state.get("kind")
     if kind not in CALIBRATORS:
@@ -254,6 +302,26 @@ def _affine_derivatives(scores: Tensor, labels: Tensor, parameters: Tensor) -> t
     hessian[0, 1:] = hessian[1:, 0] = centred.mean(0)
     hessian[1:, 1:] = torch.diag(p.mean(0) + 1 / samples) - p.T @ p / samples
     return gradient, hessian
+
+
+# ---- slope, centre and width
+
+
+def _asinh_loss(at: np.ndarray, scores: Tensor, labels: Tensor) -> tuple[float, np.ndarray]:
+    """Mean negative log likelihood plus prior / N, and its gradient, in (log a, c, log w); scores have spread 1."""
+    slope, centre, width = math.exp(at[0]), at[1], math.exp(at[2])
+    value, gradient = 0.0, np.zeros(3)
+    rows = max(1, 2**18 // scores.shape[1])  # in runs that fit the cache
+    for s, y in zip(torch.split(scores, rows), torch.split(labels, rows), strict=True):
+        z = (s - centre) / width
+        bent = torch.asinh(z)
+        logits = torch.log_softmax(slope * bent, 1)
+        value -= float(logits.gather(1, y[:, None]).sum())
+        residual = logits.exp().scatter_add(1, y[:, None], -torch.ones_like(bent[:, :1]))
+        steep = residual / (1 + z.square()).sqrt()
+        gradient += slope * np.array([float(t.sum()) for t in (residual * bent, -steep / width, -steep * z)])
+    weak = np.array([1 / 9, 1.0, 1 / 9])
+    return (value + float(weak @ at**2) / 2) / len(scores), (gradient + weak * at) / len(scores)
 
 
 # ---- isotonic regression

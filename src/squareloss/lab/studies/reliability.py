@@ -3,8 +3,8 @@
     squareloss reproduce reliability --scale paper --out runs/images    nothing is trained that table1 has trained there
 
 Expected (the paper's ECE): .028 (CE) and .0097 (SL) of ResNet-18 on CIFAR-10, .094 and .068 of ResNet-50 on CIFAR-100. After a
-temperature, or isotonic regression, is what practitioners ask for: each half of the test set is read by what was fitted on the
-other half. The cells "readings" have the latter and, of square loss, eta clipped and renormalised instead of projected.
+temperature, `Asinh` or isotonic regression is what practitioners ask for: each half of the test set is read by what was fitted
+on the other half. The cells "readings" have the last two and, of square loss, eta clipped and renormalised, not projected.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _losses(net: Net) -> list[Line]:
 
 
 def _calibration(ce: Net, sl: Net) -> list[Line]:
-    """Half of the calibration error, by two readings of eta; and what a temperature makes of the order."""
+    """Half of the calibration error, by two readings of eta; and what calibrators make of the order."""
     lines = []
     for reading, how in {"": "projected", "+renormalised": "clipped and renormalised"}.items():
         a, b = ce.by_seed("ece"), sl.by_seed(f"ece{reading}")
@@ -135,10 +135,11 @@ def _calibration(ce: Net, sl: Net) -> list[Line]:
             times = f"{_mean(b) / _mean(a):.2f} of it" if _mean(a) else "none"
             here = f"{_mean(b):.4f} against {_mean(a):.4f}, {times}"
             lines.append((_both(sl), f"ECE of SL below half of CE's, eta {how} ({OURS})", here, _told(d, up=False)))
-    a, b = ce.by_seed("ece+temperature"), sl.by_seed("ece+temperature")
-    if (d := paired(b, a)) is not None:
-        here = f"{_mean(b):.4f} against {_mean(a):.4f}: {_difference(d, 'ece')}"
-        lines.append((_both(sl), f"ECE after a temperature for both: SL below CE ({OURS})", here, _told(d, up=False)))
+    for reading, how in {"+temperature": "after a temperature", "+asinh": "by Asinh"}.items():
+        a, b = ce.by_seed(f"ece{reading}"), sl.by_seed(f"ece{reading}")
+        if (d := paired(b, a)) is not None:
+            here = f"{_mean(b):.4f} against {_mean(a):.4f}: {_difference(d, 'ece')}"
+            lines.append((_both(sl), f"ECE {how} for both: SL below CE ({OURS})", here, _told(d, up=False)))
     return lines
 
 

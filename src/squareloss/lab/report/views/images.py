@@ -180,18 +180,20 @@ def noise(found: Sequence[Net]) -> Table:
 
 
 def calibration(found: Sequence[Net]) -> Table:
-    """ECE, smooth ECE and Brier score, as trained, by two readings of eta, and calibrated on held-out images."""
+    """ECE, smooth ECE, Brier score and NLL, as trained, by two readings of eta, and calibrated on held-out images."""
     columns = [("accuracy", "accuracy, %", True)]
     columns += [("ece", "ECE", False), ("ece_clipped", "ECE, clipped eta", False), ("smooth_ece", "smooth ECE", False)]
-    columns += [("brier", "Brier", False)]
-    three = {"ece": "ECE", "smooth_ece": "smooth ECE", "brier": "Brier"}
-    columns += [(f"{key}+renormalised", f"{name}, eta clipped and renormalised", False) for key, name in three.items()]
+    columns += [("brier", "Brier", False), ("nll", "NLL", False)]
+    four = {"ece": "ECE", "smooth_ece": "smooth ECE", "brier": "Brier", "nll": "NLL"}
+    columns += [(f"{key}+renormalised", f"{name}, eta clipped and renormalised", False) for key, name in four.items()]
     columns += [("temperature", "temperature", False)]
-    columns += [(f"{key}+temperature", f"{name} after it", False) for key, name in three.items()]
-    columns += [(f"{key}+isotonic", f"{name}, isotonic regression", False) for key, name in three.items()]
+    columns += [(f"{key}+temperature", f"{name} after it", False) for key, name in four.items()]
+    columns += [(f"{key}+asinh", f"{name}, `Asinh`", False) for key, name in four.items()]
+    columns += [(f"{key}+isotonic", f"{name}, isotonic regression", False) for key, name in four.items()]
     caption = (
-        "ECE with 15 bins, of softmax or of projected eta; the paper does not say how it reads eta. After a temperature and by "
-        "isotonic regression: each half of the test set by what was fitted on the other half."
+        "ECE with 15 bins, of softmax or of projected eta; the paper does not say how it reads eta. After a temperature, by "
+        "`calibrators.Asinh` and by isotonic regression: each half of the test set by what was fitted on the other half. NLL "
+        "of projected eta, which has zeros, is floored at 1e-12."
     )
     return _table("Calibration", found, columns, caption)
 

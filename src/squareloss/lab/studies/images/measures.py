@@ -24,7 +24,7 @@ from squareloss.attacks.noise import gaussian_noise
 from squareloss.attacks.pgd import pgd
 from squareloss.attacks.results import AttackResult
 from squareloss.attacks.worst_case import worst_case
-from squareloss.calibrators import Isotonic, Temperature
+from squareloss.calibrators import Asinh, Calibrator, Isotonic
 from squareloss.codings import Coding
 from squareloss.lab.runs.store import write_atomically
 from squareloss.lab.studies.images.networks import Trained
@@ -32,7 +32,6 @@ from squareloss.lab.studies.measure import fit_temperature
 from squareloss.lab.training.loop import outputs_of
 
 Json = dict[str, Any]
-Calibrator = Temperature | Isotonic
 _OF_SOFTMAX = ("ce", "margin", "angle", "dlr")
 _OF_CODINGS = ("softmax_probability", "log_probability", "residual", "ce", "margin", "angle", "dlr")
 
@@ -100,11 +99,13 @@ def _readings(net: Trained) -> Json:
 
 
 def more_readings(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
-    """Calibration if eta is clipped and renormalised instead of projected, and after isotonic regression."""
+    """Calibration if eta is clipped and renormalised instead of projected, by `Asinh`, and by isotonic regression."""
     outputs, labels = _outputs(net), net.data.test.y
     scores = net.loss.link.scores(outputs)
-    isotonic, _ = crossed(scores, labels, lambda rows: Isotonic().fit(scores[rows], labels[rows]))
-    found = {"+isotonic": _reading(isotonic, labels)}
+    found = {}
+    for name, kind in {"asinh": Asinh, "isotonic": Isotonic}.items():
+        probabilities, _ = crossed(scores, labels, lambda rows, kind=kind: kind().fit(scores[rows], labels[rows]))  # type: ignore[misc]
+        found[f"+{name}"] = _reading(probabilities, labels)
     if isinstance(net.loss.link, Coding):
         found["+renormalised"] = _reading(simplex.clip(net.loss.link.eta(outputs)), labels)
     return {"readings": found}

@@ -80,7 +80,7 @@ class ImageStudy:
         kind = cell.spec["measure"]["kind"]
         if kind == "readings":
             coded = isinstance(make_loss(cell.spec["loss"]).link, Coding)
-            return (f"{cell.name}+isotonic", *([f"{cell.name}+renormalised"] if coded else []))
+            return tuple(f"{cell.name}+{way}" for way in ("asinh", "isotonic", *(["renormalised"] if coded else [])))
         return (cell.name, f"{cell.name}+temperature") if kind == "clean" and self.readings else (cell.name,)
 
     def paper(self, scale: str) -> Mapping[str, Mapping[str, Sequence[float | None]]]:
