@@ -100,10 +100,9 @@ def swap_best() -> str:
 
 
 def swap_ece() -> str:
-    """Calibration error as trained, and with a temperature."""
-    return _swap(
-        lambda row: f"{row['ece']['mean']:.3f}, {row['ece_with_temperature']['mean']:.3f}" if row["accuracy"] else "diverged"
-    )
+    """Calibration error as trained, with a temperature, and with `Asinh`."""
+    keys = ("ece", "ece_with_temperature", "ece_with_asinh")
+    return _swap(lambda row: ", ".join(f"{row[key]['mean']:.3f}" for key in keys) if row["accuracy"] else "diverged")
 
 
 def _swap(cell: Callable[[Any], str], last: str = "") -> str:

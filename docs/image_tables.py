@@ -74,6 +74,26 @@ def suites() -> str:
     return markdown(columns, rows) if rows else "Not run yet."
 
 
+def asinh() -> str:
+    """What a temperature and `Asinh` make of each network's probabilities."""
+    rows = []
+    for net in found():
+        seeds = sorted(net.by_seed("ece+asinh").keys() & net.by_seed("ece+temperature").keys())
+        if net.full and seeds:
+            mean = lambda key, net=net, seeds=seeds: sum(net.by_seed(key)[seed] for seed in seeds) / len(seeds)
+            pairs = [f"{mean(f'{key}+temperature'):.4f}, {mean(f'{key}+asinh'):.4f}" for key in ("ece", "brier", "nll")]
+            rows.append([*label(net.line), str(len(seeds)), f"{mean('ece'):.4f}", *pairs])
+    columns = [
+        "data",
+        "network",
+        "loss",
+        "seeds",
+        "ECE as trained",
+        *(f"{name}: `Temperature`, `Asinh`" for name in ("ECE", "Brier", "NLL")),
+    ]
+    return markdown(columns, rows) if rows else "Not run yet."
+
+
 def figures() -> str:
     """The figures of docs/figures/images.py, if they were drawn."""
     drawn = {"robustness": "What attacks leave, by radius and by attack", "reliability": "Reliability diagrams"}
@@ -103,4 +123,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "images-runs": runs,
     "images-figures": figures,
     "worst-case-networks": suites,
+    "asinh": asinh,
 }

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from squareloss import metrics
+from squareloss.calibrators import Asinh
 from squareloss.lab.data import load
 from squareloss.lab.runs import Context, Job, Result, Store
 from squareloss.lab.runs.execute import execute
@@ -76,7 +77,9 @@ def test_what_is_measured_agrees_with_itself(trained, name):
     assert result["noise"]["accuracy"][0] == pytest.approx(accuracy)  # noise of 1e-6 changes nothing
     softened = torch.softmax(loss.link.scores(outputs).double() / result["temperature"], 1)
     assert result["nll_temperature"] == pytest.approx(float(metrics.nll(softened, data.test.y)), rel=1e-5)
-    for suffix, p in (("", loss.probabilities(outputs)), ("+temperature", softened)):
+    held = outputs_of(network, data.validation.x, preprocess=measure.Standardize(data.mean, data.std))
+    bent = Asinh().fit(loss.link.scores(held), data.validation.y).transform(loss.link.scores(outputs))
+    for suffix, p in (("", loss.probabilities(outputs)), ("+temperature", softened), ("+asinh", bent)):
         reading = result["readings"][suffix]
         bins = {key: np.array(values) for key, values in reading["reliability"].items()}
         assert bins["count"].sum() == data.test.n

@@ -78,7 +78,11 @@ def test_words_follow_the_numbers(filled):
     assert {v.other.name for v in like_with_like(rows, header)} == {"ce+temperature"}
     assert "simplex against ce: better in accuracy (95." in "\n".join(summary(rows, header))
     assert in_short(rows, header)[0].startswith("As trained, simplex against ce: better in accuracy")
-    assert any(line.startswith("With a temperature for both") for line in in_short(rows, header))
+    other = [replace(row, name=row.name.replace("simplex+temperature", "simplex+asinh")) for row in rows]
+    assert {(v.row.name, v.other.name) for v in like_with_like(other, header)} == {("simplex+asinh", "ce+temperature")}
+    assert any(
+        line.startswith("With both calibrated, simplex+temperature against ce+temperature: ") for line in in_short(rows, header)
+    )
 
 
 def test_names_of_losses_are_explained_wherever_they_are_used(filled):
@@ -89,6 +93,9 @@ def test_names_of_losses_are_explained_wherever_they_are_used(filled):
     told = named(header)
     assert told.startswith("ce: cross-entropy; simplex: square loss") and "+temperature: the same network" in told
     assert "temperature" not in named(replace(header, rows=["ce", "focal"]))
+    assert named(replace(header, rows=["ce+asinh"])).endswith(
+        "; +asinh: the same network, its scores bent by three fitted numbers"
+    )
     assert named(replace(header, rows=["resnet18-SL"])) == named(replace(header, rows=[])) == ""
     console = Console(file=io.StringIO(), width=400)
     introduce(header, console)

@@ -137,7 +137,7 @@ class Asinh:
             np.array([math.log(_best_slope(torch.asinh(scaled / w), labels, 1e-3, 1e3)), 0.0, math.log(w)]) for w in WIDTHS
         ]
         start = min(starts, key=lambda at: _asinh_loss(at, scaled, labels)[0])
-        best = minimize(_asinh_loss, start, (scaled, labels), method="BFGS", jac=True, options={"gtol": 1e-8}).x
+        best = minimize(_asinh_loss, start, (scaled, labels), method="BFGS", jac=True, options={"gtol": 1e-6}).x
         self.slope_, self.centre_, self.width_ = math.exp(best[0]), spread * float(best[1]), spread * math.exp(best[2])
         return self
 

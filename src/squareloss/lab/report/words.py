@@ -18,6 +18,10 @@ LOSSES = {
     "focal": "focal loss, gamma 2",
     "brier": "the Brier score of the softmax",
 }
+READINGS = {
+    "temperature": "the same network, its scores divided by a fitted number",
+    "asinh": "the same network, its scores bent by three fitted numbers",
+}
 BETTER, WORSE, SAME, UNKNOWN = "better", "worse", "can't be told apart", "no interval"
 
 
@@ -57,8 +61,8 @@ def named(header: Header) -> str:
     if not names or not all(name in LOSSES for name in names):
         return ""
     told = [f"{name}: {LOSSES[name]}" for name in names]
-    warm = any(row.endswith("+temperature") for row in header.rows)
-    return "; ".join([*told, *(["+temperature: the same network, its scores divided by a fitted number"] if warm else [])])
+    told += [f"+{name}: {what}" for name, what in READINGS.items() if any(row.endswith(f"+{name}") for row in header.rows)]
+    return "; ".join(told)
 
 
 def verdicts(rows: Sequence[Row], header: Header) -> list[Verdict]:
@@ -71,13 +75,16 @@ def verdicts(rows: Sequence[Row], header: Header) -> list[Verdict]:
 
 
 def like_with_like(rows: Sequence[Row], header: Header) -> list[Verdict]:
-    """Rows with a temperature against the baseline with one, where both are there."""
+    """Rows with a calibrator against the baseline with one, where both are there; with the same one if the baseline has it."""
     by_name = {row.name: row for row in rows}
-    base = by_name.get(f"{header.baseline}+temperature")
-    if base is None or "+" in header.baseline:
-        return []
-    others = [row for row in rows if row.name.endswith("+temperature") and row is not base]
-    return [v for row in others for v in _against(row, base, rows, header) if not v.column.shared]
+    bases = {name: by_name[f"{header.baseline}+{name}"] for name in READINGS if f"{header.baseline}+{name}" in by_name}
+    found = []
+    for row in rows:
+        cell, plus, name = row.name.partition("+")
+        base = bases.get(name) or next(iter(bases.values()), None)
+        if plus and base is not None and cell != header.baseline:
+            found += [v for v in _against(row, base, rows, header) if not v.column.shared]
+    return found
 
 
 def _against(row: Row, other: Row, rows: Sequence[Row], header: Header) -> list[Verdict]:
@@ -126,7 +133,7 @@ def in_short(rows: Sequence[Row], header: Header) -> list[str]:
     for row in rows:
         mine = [v for v in like_with_like(rows, header) if v.row is row]
         if mine:
-            lines.append(f"With a temperature for both, {row.cell} against {header.baseline}: {_tally(mine)}.")
+            lines.append(f"With both calibrated, {row.name} against {mine[0].other.name}: {_tally(mine)}.")
     return lines
 
 

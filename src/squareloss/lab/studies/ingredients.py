@@ -105,15 +105,15 @@ def _whole(data: str, target: str | None, size: int | None) -> Dataset:
 
 
 def split_losses(text: str) -> list[str]:
-    """The names in "ce,ce+temperature,simplex", checked; each is a loss, perhaps with "+temperature"."""
+    """The names in "ce,ce+temperature,simplex", checked; each is a loss, perhaps with "+temperature" or "+asinh"."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ValueError(f"expected one loss or more, got none. Available: {', '.join(LOSSES)}")
     for name in names:
         loss, plus, reading = name.partition("+")
-        choose("loss", loss, LOSSES, 'any of them with "+temperature"')
+        choose("loss", loss, LOSSES, 'any of them with "+temperature" or "+asinh"')
         if plus:
-            choose(f"reading of {loss!r}", f"+{reading}", ["+temperature"])
+            choose(f"reading of {loss!r}", f"+{reading}", ["+temperature", "+asinh"])
     return list(dict.fromkeys(names))
 
 

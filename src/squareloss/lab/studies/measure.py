@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from squareloss import metrics
 from squareloss.attacks.pgd import pgd
 from squareloss.attacks.worst_case import worst_case
-from squareloss.calibrators import Temperature
+from squareloss.calibrators import Asinh, Temperature
 from squareloss.classifier import Classifier, Standardize
 from squareloss.codings import Coding
 from squareloss.lab.data import Dataset
@@ -58,13 +58,13 @@ def measure(
 ) -> Json:
     """Everything `compare` reports of one network, as plain JSON values.
 
-    Scalars are at the top; "readings" has those that depend on how probabilities are read, "" for the loss's own way and
-    "+temperature" for softmax(scores / T) with T from the validation split; the rest feeds figures.
+    Scalars are at the top; "readings" has those that depend on how probabilities are read, "" for the loss's own way,
+    "+temperature" for softmax(scores / T) and "+asinh" for `Asinh`, fitted on the validation split; the rest feeds figures.
 
     Arguments:
         network: outputs (N, width) of standardised inputs, on the device to use.
         loss: what it was trained with; its link reads the outputs.
-        data: on the CPU; the validation split fits the temperature, the test split is measured.
+        data: on the CPU; the validation split fits the calibrators, the test split is measured.
         noise: standard deviations of Gaussian noise in standardised space.
         eps: radii of l_inf attacks on images in [0, 1]; not used for tables.
         attacked: how many test points to attack, or to find the distance to the boundary of.
@@ -78,8 +78,9 @@ def measure(
     held = outputs_of(network, data.validation.x, preprocess=preprocess)
     outputs = outputs_of(network, data.test.x, preprocess=preprocess)
     labels = data.test.y.to(device)
-    temperature, fitted = fit_temperature(loss, held, data.validation.y.to(device))
-    softened = temperature.transform(loss.link.scores(outputs))
+    scores, held_labels = loss.link.scores(outputs), data.validation.y.to(device)
+    temperature, fitted = fit_temperature(loss, held, held_labels)
+    softened, bent = (one.transform(scores) for one in (temperature, Asinh().fit(loss.link.scores(held), held_labels)))
     likelihood = softened.double().gather(1, labels[:, None]).squeeze(1).clamp_min(1e-12)
     points = {"accuracy": (loss.link.predict(outputs) == labels).double(), "nll_temperature": -likelihood.log()}
     curve = _noise(network, loss, preprocess, data, noise, seed)
@@ -91,6 +92,7 @@ def measure(
         "readings": {
             "": _reading(loss.probabilities(outputs), labels, seed) | _raw(loss, outputs, labels),
             "+temperature": _reading(softened, labels, seed),
+            "+asinh": _reading(bent, labels, seed),
         },
         "noise": {"std": list(noise), "accuracy": curve.mean(1).tolist()},
         "replicates": _replicates(points, seed),

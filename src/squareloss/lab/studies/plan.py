@@ -160,7 +160,8 @@ def _facts(study: Compare, data: Dataset, seeds: range, redrawn: bool) -> list[t
         ("seeds", f"{len(seeds)}; each gives all losses the same splits, initial weights, batches, noise and attacked points"),
         (
             "probabilities",
-            "softmax, or eta projected onto the simplex; with +temperature softmax(scores / T), T from validation",
+            "softmax, or eta projected onto the simplex; with +temperature softmax(scores / T), T from validation, and with "
+            "+asinh softmax(a asinh((scores - c) / w)) likewise",
         ),
         ("ECE", "top label, 15 equal bins; that of clipped eta and the share outside [0, 1] beside it"),
         ("noise", "Gaussian, in standardised space"),

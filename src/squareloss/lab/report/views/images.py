@@ -146,7 +146,7 @@ def summary(found: Sequence[Net]) -> Table:
     """ResNet-18 on CIFAR-10 in a few columns."""
     columns = [("accuracy", "accuracy, %", True), ("ece", "ECE, as trained", False)]
     columns += [("ece+renormalised", "ECE, eta clipped and renormalised", False)]
-    columns += [("ece+temperature", "ECE, after a temperature", False)]
+    columns += [("ece+temperature", "ECE, after a temperature", False), ("ece+asinh", "ECE, by `Asinh`", False)]
     columns += [("pgd_2", "left by PGD-100 at 2/255, %", True), ("autoattack_2", "left by AutoAttack at 2/255, %", True)]
     mine = _only(found, lambda net: net.line in ("resnet18-cifar10-CE", "resnet18-cifar10-SL"))
     caption = (
