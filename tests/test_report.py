@@ -78,6 +78,10 @@ def test_words_follow_the_numbers(filled):
     assert {v.other.name for v in like_with_like(rows, header)} == {"ce+temperature"}
     assert "simplex against ce: better in accuracy (95." in "\n".join(summary(rows, header))
     assert in_short(rows, header)[0].startswith("As trained, simplex against ce: better in accuracy")
+    read = in_short(rows, replace(header, baseline="ce+temperature"))
+    against = ["ce as trained", "simplex as trained", "With both calibrated, simplex+temperature"]
+    assert [line.partition(" against ce+temperature: ")[0] for line in read] == against
+    assert not like_with_like(rows, replace(header, baseline="ce+temperature"))
     other = [replace(row, name=row.name.replace("simplex+temperature", "simplex+asinh")) for row in rows]
     assert {(v.row.name, v.other.name) for v in like_with_like(other, header)} == {("simplex+asinh", "ce+temperature")}
     assert any(
@@ -100,6 +104,13 @@ def test_names_of_losses_are_explained_wherever_they_are_used(filled):
     console = Console(file=io.StringIO(), width=400)
     introduce(header, console)
     assert told in console.file.getvalue() and told in write(store.folder, "md").read_text()
+
+
+def test_a_reading_that_older_results_lack_is_told(filled):
+    store, header = filled
+    header = replace(header, rows=[*header.rows, "simplex+asinh"])
+    told = [line for line in cautions(rows_of(store.records(), header), header) if "--force" in line]
+    assert len(told) == 1 and told[0].startswith("simplex+asinh: 3 of 3 seeds were measured before there was this reading; ")
 
 
 def test_noise_can_not_be_told_apart(tmp_path):

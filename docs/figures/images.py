@@ -30,7 +30,7 @@ ATTACKS = {
     "autoattack": "AutoAttack",
     "least": "least over all",
 }
-READINGS = {"": "as trained", "+renormalised": "clipped, renormalised", "+temperature": "after a temperature"}
+READINGS = {"": "as trained", "+renormalised": "clipped, renormalised", "+asinh": "by Asinh"}
 LOOK = {"CE": (plots.VERMILION, "s"), "SL": (plots.BLUE, "o")}
 
 

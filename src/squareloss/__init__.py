@@ -29,7 +29,9 @@ _LAZY = {
     "RidgeProbe": "squareloss.probe",
     "NTKClassifier": "squareloss.ntk.classifier",
 }
-_MODULES = {"attacks", "calibrators", "integrations", "linear", "metrics", "models", "ntk", "probe"}  # so does each of these
+_MODULES = {  # these too
+    "attacks", "calibrators", "classifier", "estimators", "integrations", "linear", "metrics", "models", "ntk", "probe",
+}  # fmt: skip
 
 __all__ = [
     "Classifier",

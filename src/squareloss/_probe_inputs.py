@@ -72,8 +72,12 @@ def labels(y: Any, count: int) -> tuple[Array, bool]:
 def check_present(y: Any) -> None:
     """Raise if labels that are objects, as pandas has them, lack some; scikit-learn would call them a regression."""
     y = np.asarray(y)
-    if y.ndim and y.dtype == object and any(v is None or type(v).__name__ == "NAType" or v != v for v in y.ravel()):
+    if y.ndim and y.dtype == object and any(_is_missing(v) for v in y.ravel()):
         raise ValueError("expected a label for every sample, got None or NaN for some; drop those samples first")
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
 
 
 def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor | None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 from typing_extensions import Self
 
@@ -119,13 +119,20 @@ class Asinh:
     """softmax(a asinh((scores - c) / w)): logarithmic in the scores, and linear where they are within w of c.
 
     Square loss estimates probabilities themselves, so their logarithms are what softmax takes; but an estimate near zero is
-    noise, of either sign, and has none. With w beyond the spread of the scores this is `Temperature`. Scores are centred, each
-    sample by its mean, so that neither a shift nor the scale of them matters; a > 0 and w > 0, so no prediction changes. The
-    three numbers minimise the mean negative log likelihood plus prior / N, log a ~ N(0, 3^2), c / spread ~ N(0, 1) and
-    log(w / spread) ~ N(0, 3^2), which keeps them finite if every sample is classified right; by BFGS, from the best of some w.
+    noise, of either sign, and has none. With w far beyond the spread of the scores this is `Temperature`, T = w / a. Scores are
+    centred, each sample by its mean, so that neither a shift nor the scale of them matters; a > 0 and w > 0, so no prediction
+    changes. The three numbers minimise the mean negative log likelihood plus prior / N, log a ~ N(0, 3^2), c / spread ~ N(0, 1)
+    and log(w / spread) ~ N(0, 3^2), which keeps them finite if every sample is classified right. By BFGS, from c = 0 and from
+    where estimates are zero, each with the best of four widths.
+
+    Arguments:
+        slope, centre, width: a, c and w, if they are known; else `fit` finds them.
     """
 
     def __init__(self, slope: float | None = None, centre: float | None = None, width: float | None = None) -> None:
+        for name, value in (("slope", slope), ("width", width)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"expected a {name} > 0, got {value}")
         self.slope_, self.centre_, self.width_ = slope, centre, width
 
     def fit(self, scores: Tensor, labels: Tensor) -> Self:
@@ -133,11 +140,8 @@ class Asinh:
         scores, labels = _read(scores, labels)
         spread = 1 / (RANGE * _slopes(scores)[0])
         scaled = (scores - scores.mean(1, keepdim=True)) / spread
-        starts = [
-            np.array([math.log(_best_slope(torch.asinh(scaled / w), labels, 1e-3, 1e3)), 0.0, math.log(w)]) for w in WIDTHS
-        ]
-        start = min(starts, key=lambda at: _asinh_loss(at, scaled, labels)[0])
-        best = minimize(_asinh_loss, start, (scaled, labels), method="BFGS", jac=True, options={"gtol": 1e-6}).x
+        zero = -1 / math.sqrt(scores.shape[1] - 1)  # of one-hot codes, centred and of spread 1
+        best = min((_search(scaled, labels, centre) for centre in (0.0, zero)), key=lambda found: float(found.fun)).x
         self.slope_, self.centre_, self.width_ = math.exp(best[0]), spread * float(best[1]), spread * math.exp(best[2])
         return self
 
@@ -163,8 +167,8 @@ class Isotonic:
 
     Class k's function is the isotonic regression of [label = k] on softmax(scores / T)_k, T fitted first, so that neither
     the scale of the scores nor a shift of them matters; between the samples it is interpolated linearly, beyond them it is
-    constant, as scikit-learn's. Where all K functions give 0, the probabilities under T stand. It bends more than the other
-    two and needs more data: thousands of samples, tens per class; it may change predictions, and may give exact zeros.
+    constant, as scikit-learn's. Where all K functions give 0, the probabilities under T stand. It bends more than the
+    others and needs more data: thousands of samples, tens per class; it may change predictions, and may give exact zeros.
     """
 
     def __init__(self, temperature: float | None = None, x: Tensor | None = None, y: Tensor | None = None) -> None:
@@ -221,9 +225,11 @@ def from_state(state: dict[str, Any]) -> Calibrator:
 
 def _slopes(scores: Tensor) -> tuple[float, float]:
     """The range in which slopes are sought, from the spread of the scores."""
-    spread = float((scores - scores.mean(1, keepdim=True)).square().mean().sqrt())
-    if spread == 0:
+    centred = scores - scores.mean(1, keepdim=True)
+    largest = float(centred.abs().max())
+    if largest == 0:
         raise ValueError("expected scores that differ between classes, got only equal ones: there is nothing to calibrate")
+    spread = largest * float((centred / largest).square().mean().sqrt())  # no square overflows
     return 1 / (RANGE * spread), RANGE / spread
 
 
@@ -305,6 +311,16 @@ def _affine_derivatives(scores: Tensor, labels: Tensor, parameters: Tensor) -> t
 
 
 # ---- slope, centre and width
+
+
+def _search(scores: Tensor, labels: Tensor, centre: float) -> OptimizeResult:
+    """A minimum of the loss in (log a, c, log w), from a centre and the best width to begin with; scores have spread 1."""
+    starts = []
+    for width in WIDTHS:
+        slope = _best_slope(torch.asinh((scores - centre) / width), labels, 1 / RANGE, RANGE)
+        starts.append(np.array([math.log(slope), centre, math.log(width)]))
+    start = min(starts, key=lambda at: _asinh_loss(at, scores, labels)[0])
+    return minimize(_asinh_loss, start, (scores, labels), method="BFGS", jac=True, options={"gtol": 1e-6})
 
 
 def _asinh_loss(at: np.ndarray, scores: Tensor, labels: Tensor) -> tuple[float, np.ndarray]:

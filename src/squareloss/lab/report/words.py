@@ -75,7 +75,10 @@ def verdicts(rows: Sequence[Row], header: Header) -> list[Verdict]:
 
 
 def like_with_like(rows: Sequence[Row], header: Header) -> list[Verdict]:
-    """Rows with a calibrator against the baseline with one, where both are there; with the same one if the baseline has it."""
+    """Rows with a calibrator against the baseline with one, where both are there; with the same one if the baseline has it.
+
+    A baseline that is itself read by a calibrator leaves nothing to add: `verdicts` has those.
+    """
     by_name = {row.name: row for row in rows}
     bases = {name: by_name[f"{header.baseline}+{name}"] for name in READINGS if f"{header.baseline}+{name}" in by_name}
     found = []
@@ -124,15 +127,17 @@ def _pair(name: str, other: str, found: Sequence[Verdict]) -> str:
 
 def in_short(rows: Sequence[Row], header: Header) -> list[str]:
     """The answer in a sentence or two per trained loss: how many measures are better, worse, or open."""
-    found = verdicts(rows, header)
+    found, (base, calibrated, _) = verdicts(rows, header), header.baseline.partition("+")
     lines = []
     for row in rows:
         mine = [v for v in found if v.row is row]
         if mine and row.cell == row.name:
-            lines.append(f"As trained, {row.name} against {header.baseline}: {_tally(mine)}.")
+            lead = f"{row.name} as trained" if calibrated else f"As trained, {row.name}"
+            lines.append(f"{lead} against {header.baseline}: {_tally(mine)}.")
+    fair = found if calibrated else like_with_like(rows, header)
     for row in rows:
-        mine = [v for v in like_with_like(rows, header) if v.row is row]
-        if mine:
+        mine = [v for v in fair if v.row is row]
+        if mine and row.cell not in (row.name, base):
             lines.append(f"With both calibrated, {row.name} against {mine[0].other.name}: {_tally(mine)}.")
     return lines
 
@@ -152,6 +157,13 @@ def cautions(rows: Sequence[Row], header: Header) -> list[str]:
     lines = []
     seen: set[str] = set()
     for row in rows:
+        reading = row.name.removeprefix(row.cell)
+        lacking = [s for s, m in row.metrics.items() if reading not in m.get("readings", {reading: None})]
+        if lacking:
+            lines.append(
+                f"{row.name}: {len(lacking)} of {len(row.metrics)} seeds were measured before there was this reading; "
+                "the same command with --force measures them again."
+            )
         if row.cell in seen:
             continue
         seen.add(row.cell)

@@ -146,7 +146,7 @@ def summary(found: Sequence[Net]) -> Table:
     """ResNet-18 on CIFAR-10 in a few columns."""
     columns = [("accuracy", "accuracy, %", True), ("ece", "ECE, as trained", False)]
     columns += [("ece+renormalised", "ECE, eta clipped and renormalised", False)]
-    columns += [("ece+temperature", "ECE, after a temperature", False), ("ece+asinh", "ECE, by `Asinh`", False)]
+    columns += [("ece+temperature", "ECE, after a temperature", False), ("ece+asinh", "ECE, by Asinh", False)]
     columns += [("pgd_2", "left by PGD-100 at 2/255, %", True), ("autoattack_2", "left by AutoAttack at 2/255, %", True)]
     mine = _only(found, lambda net: net.line in ("resnet18-cifar10-CE", "resnet18-cifar10-SL"))
     caption = (
@@ -188,12 +188,12 @@ def calibration(found: Sequence[Net]) -> Table:
     columns += [(f"{key}+renormalised", f"{name}, eta clipped and renormalised", False) for key, name in four.items()]
     columns += [("temperature", "temperature", False)]
     columns += [(f"{key}+temperature", f"{name} after it", False) for key, name in four.items()]
-    columns += [(f"{key}+asinh", f"{name}, `Asinh`", False) for key, name in four.items()]
+    columns += [(f"{key}+asinh", f"{name}, by Asinh", False) for key, name in four.items()]
     columns += [(f"{key}+isotonic", f"{name}, isotonic regression", False) for key, name in four.items()]
     caption = (
         "ECE with 15 bins, of softmax or of projected eta; the paper does not say how it reads eta. After a temperature, by "
-        "`calibrators.Asinh` and by isotonic regression: each half of the test set by what was fitted on the other half. NLL "
-        "of projected eta, which has zeros, is floored at 1e-12."
+        "calibrators.Asinh and by isotonic regression: each half of the test set by what was fitted on the other half. "
+        "Where a reading has zeros (all but softmax and Asinh), probabilities in the NLL are floored at 1e-12."
     )
     return _table("Calibration", found, columns, caption)
 
