@@ -83,14 +83,8 @@ def asinh() -> str:
             mean = lambda key, net=net, seeds=seeds: sum(net.by_seed(key)[seed] for seed in seeds) / len(seeds)
             pairs = [f"{mean(f'{key}+temperature'):.4f}, {mean(f'{key}+asinh'):.4f}" for key in ("ece", "brier", "nll")]
             rows.append([*label(net.line), str(len(seeds)), f"{mean('ece'):.4f}", *pairs])
-    columns = [
-        "data",
-        "network",
-        "loss",
-        "seeds",
-        "ECE as trained",
-        *(f"{name}: `Temperature`, `Asinh`" for name in ("ECE", "Brier", "NLL")),
-    ]
+    columns = ["data", "network", "loss", "seeds", "ECE as trained"]
+    columns += [f"{name}: `Temperature`, `Asinh`" for name in ("ECE", "Brier", "NLL")]
     return markdown(columns, rows) if rows else "Not run yet."
 
 

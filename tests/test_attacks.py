@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import sys
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from attack_nets import Limited, cnn, digits
+from attack_nets import cnn, digits
 from squareloss import attacks
 from squareloss.attacks import _common, _random
 from squareloss.attacks.apgd import APGDRound, checks
@@ -315,86 +314,6 @@ def test_points_need_not_be_images():
         square = attacks.square_attack(model, x, y, 0.3, norm=norm, queries=50)
         assert int((square.broken & ~result.broken).sum()) <= 1
         assert int(square.broken.sum()) > 0
-
-
-def test_the_front_door_people_know(net, points):
-    x, y = points
-    adversary = attacks.AutoAttack(net, norm="Linf", eps=0.15, attacks=["apgd-ce"])
-    x_adv = adversary.run_standard_evaluation(x, y, bs=50)
-    with torch.no_grad():
-        assert torch.equal(net(x_adv).argmax(1) != y, adversary.result.broken)
-    same = attacks.autoattack(net, x, y, 0.15, attacks=["apgd-ce"], batch_size=50)
-    assert torch.equal(same.x_adv, x_adv)
-    for wrong, message in (
-        ({"version": "rand"}, "Unknown version 'rand'. Available: standard"),
-        ({"norm": "L1"}, "Unknown norm 'L1'. Available: linf, l2"),
-        ({"attacks": ["apgd"]}, "Unknown attack 'apgd'"),
-        ({"eps": 8}, "expected eps > 0 and at most 1, got 8"),
-    ):
-        with pytest.raises(ValueError, match=message):  # at once, not when it is run
-            attacks.AutoAttack(net, **{"eps": 0.1, **wrong})
-    with pytest.raises(ValueError, match="Unknown attack 'apgd'"):
-        attacks.autoattack(net, x, y, 0.1, attacks=["apgd"])
-
-
-def test_noise_is_clipped_to_the_box_only_if_asked():
-    beyond = nn.Linear(1, 2)
-    beyond.weight.data, beyond.bias.data = torch.tensor([[0.0], [1.0]]), torch.tensor([1.0, -1e-6])  # class 1 beyond the box
-    x, y = torch.ones(400, 1), torch.zeros(400, dtype=torch.long)
-    free, clipped = (attacks.gaussian_noise(beyond.eval(), x, y, 0.1, clamp=clamp).accuracy for clamp in (False, True))
-    assert free == pytest.approx([0.5], abs=0.1)
-    assert clipped == [1.0]
-
-
-def test_gaussian_noise_is_added_where_it_says(net):
-    x, y = digits()[2], digits()[3]
-    with torch.no_grad():
-        clean = float((net(x).argmax(1) == y).float().mean())
-    pixel = attacks.gaussian_noise(net, x, y, (0.0, 0.2, 0.8), draws=2)
-    assert pixel.accuracy[0] == pytest.approx(clean)
-    assert pixel.accuracy[0] > pixel.accuracy[1] > pixel.accuracy[2]
-    standardised = attacks.gaussian_noise(net, x, y, (0.4, 1.6), channel_std=[0.5], draws=2, batch_size=17)
-    assert standardised.accuracy == pytest.approx(pixel.accuracy[1:], abs=1e-2)
-    assert standardised.correct.shape == (2, 2, len(x))
-    alone = attacks.gaussian_noise(net, x, y, np.float64(0.2), draws=2)
-    for std in (math.nan, -1.0, []):
-        with pytest.raises(ValueError, match="standard deviations that are finite and not negative"):
-            attacks.gaussian_noise(net, x, y, std)
-    assert (alone.std, alone.accuracy) == ([0.2], pixel.accuracy[1:2])
-    with pytest.raises(ValueError, match=r"expected channel_std of shape \(1,\)"):
-        attacks.gaussian_noise(net, x, y, channel_std=[0.5, 0.5])
-    for name in ("draws", "batch_size"):
-        with pytest.raises(ValueError, match=f"expected {name} to be 1 or more, got 0"):
-            attacks.gaussian_noise(net, x, y, **{name: 0})
-
-
-def test_a_table_of_attacks(net, points):
-    x, y = points
-    table = attacks.evaluate(net, x, y, [0.05, 0.15], attacks=["pgd-residual", "apgd-margin", "apgd-angle"], batch_size=60)
-    rows = {row["attack"]: row["robust"] for row in table.rows()}
-    assert rows["minimum"] == [table.minimum(0.05), table.minimum(0.15)]
-    for name in table.attacks:
-        assert all(a >= b for a, b in zip(rows[name], rows["minimum"], strict=True))
-        assert rows[name][0] >= rows[name][1]
-    assert str(table).splitlines()[1].split() == ["linf", "0.05", "0.15"]
-    assert table.to_dict()["clean"] == table.clean
-    with pytest.raises(ValueError, match="Unknown attack 'pgd-hinge'. Available: .*LOSS is one of ce,"):
-        attacks.evaluate(net, x, y, 0.1, attacks=["pgd-hinge"])
-    for wrong in ({"eps": []}, {"attacks": []}, {"attacks": "pgd-ce"}):
-        with pytest.raises(ValueError, match="expected one radius or more and a list of attacks, got eps="):
-            attacks.evaluate(net, x, y, **{"eps": 0.1, **wrong})
-    with pytest.raises(ValueError, match="expected eps > 0 and at most 1, got 8"):
-        attacks.evaluate(Limited(net, 0), x, y, [0.1, 8])  # before the first attack has run
-    with pytest.raises(ValueError, match="expected a coding for 'apgd-ce@eta'"):
-        attacks.evaluate(net, x, y, 0.1, attacks=["apgd-ce@eta"])
-    for eps in (np.float32(0.15), torch.tensor([0.15])):
-        assert len(attacks.evaluate(net, x[:5], y[:5], eps, attacks=["pgd-ce"]).eps) == 1
-
-
-def test_radii_are_written_as_people_write_them():
-    written = {0.05: "0.05", 0.1: "0.1", 0.2: "0.2", 0.01: "0.01", 0.1 + 0.2: "0.3", 1.0: "1", 0.123456: "0.123456"}
-    written |= {n / 255: f"{n:g}/255" for n in (0.5, 1, 1.25, 2, 8, 16, 128)}
-    assert {eps: _common.radius(eps) for eps in written} == written
 
 
 def test_untrained_networks_of_any_width_can_be_attacked():

@@ -14,7 +14,8 @@ from scipy import optimize, special
 from sklearn.isotonic import IsotonicRegression
 
 from squareloss import metrics
-from squareloss.calibrators import Affine, Asinh, Isotonic, NotFitted, Temperature, _asinh_loss, from_state
+from squareloss.calibrators import Affine, Asinh, Isotonic, NotFitted, Temperature, from_state
+from squareloss.calibrators.asinh import _asinh_loss
 from squareloss.codings import Simplex
 
 KINDS = (Temperature, Affine, Asinh, Isotonic)

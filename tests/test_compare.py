@@ -20,13 +20,7 @@ from squareloss.lab.studies.plan import plan, radius
 from squareloss.lab.training.loop import Epoch, Run, outputs_of, train
 from squareloss.lab.training.recipes import Recipe
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def csv_file(folder, rows=120, seed=0, shift=0.0):

@@ -217,6 +217,8 @@ def test_at_most_so_many_networks_share_a_gpu_whole_seeds_first_cheap_measures_f
     table1 = run.with_settings(studies.get("table1"), ["together=4"])
     cells = [c for c in table1.cells("paper") if c.name.startswith(("resnet18-cifar10-CE", "resnet18-cifar10-SL-"))]
     assert len({cell.group for cell in cells}) == 1
+    of_two_batch_sizes = {cell.group for cell in table1.cells("paper") if cell.name.startswith("wrn16_10-cifar100-")}
+    assert len(of_two_batch_sizes) == 1
     list(table1.run([Job(cell, seed) for cell in cells for seed in range(3)], Context("cuda", tmp_path)))
     assert chunks == [[0, 0, 1, 1], [2, 2]]
     first = [name.rpartition("-")[2] for name in order[:16]]

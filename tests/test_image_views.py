@@ -115,6 +115,14 @@ def test_a_worst_case_measured_later_lowers_the_least_over_all(tmp_path):
     assert (ours.metrics[0]["least_2"], ours.metrics[0]["least_4"]) == (0.035, 0.0)
 
 
+def test_a_pair_of_two_batch_sizes_stands_together(tmp_path):
+    cells = {cell.name: cell for cell in studies.get("table1").cells("paper")}
+    lines = ["wrn16_10-cifar100-CE", "wrn16_10-cifar100-SL-b128", "resnet18-cifar10-SLr1"]
+    for line in reversed(lines):
+        Store(tmp_path).write("table1", Result(Job(cells[f"{line}-clean"], 0), {"accuracy": 0.8}))
+    assert [one.line for one in image_rows.nets(Store(tmp_path).records())] == lines
+
+
 def test_attack_losses_stand_below_each_other():
     ce = net("resnet18-cifar10-CE", pgd_ce_2=[0.1, 0.1], pgd_least_2=[0.1, 0.1])
     sl = net("resnet18-cifar10-SL", pgd_ce_2=[0.2, 0.2], pgd_residual_2=[0.3, 0.3], pgd_least_2=[0.2, 0.2])

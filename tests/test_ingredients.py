@@ -18,13 +18,7 @@ from squareloss.lab.training.recipes import Recipe
 from squareloss.models import MLP
 from test_compare import csv_file
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_unknown_names_come_with_the_list_and_the_nearest():

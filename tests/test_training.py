@@ -38,6 +38,16 @@ def run(network=None, loss=None, recipe=SMALL, seed=0, **kwargs):
     return Run(network or tiny(), loss or SquareLoss(), recipe, seed, x, y, **kwargs)
 
 
+class Stop(Exception):
+    """What `stop` raises."""
+
+
+def stop(row):
+    """End a training after its second epoch, as a crash would."""
+    if row.epoch == 1:
+        raise Stop
+
+
 def test_batches_are_crops_and_flips_of_zero_padded_images():
     x, y = images(20)
     batches = Batches(x, y, batch_size=10, seed=3, augment=True, device="cpu")
@@ -60,6 +70,11 @@ def test_an_epoch_takes_each_sample_once_and_differs_between_epochs_and_seeds():
     assert not torch.equal(batches.epoch(0).sample, batches.epoch(1).sample)
     assert not torch.equal(batches.epoch(0).sample, batches.reordered(batches.batch_size, 4).epoch(0).sample)
     assert torch.equal(batches.epoch(1).sample, batches.reordered(batches.batch_size, 3).epoch(1).sample)
+    larger = batches.reordered(16, 3)
+    assert (batches.steps, batches.batch_size) == (4, 10) and larger.steps == 2
+    assert torch.equal(larger.epoch(1).sample.flatten(), batches.epoch(1).sample.flatten()[:32])
+    with pytest.raises(ValueError, match="batch_size <= 40"):
+        batches.reordered(41, 3)
     assert 0.3 < batches.epoch(0).flip.double().mean() < 0.7
 
 

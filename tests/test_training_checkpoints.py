@@ -16,7 +16,7 @@ from torch import nn
 from squareloss import CrossEntropy, SquareLoss, Standardize
 from squareloss.lab.training import checkpoint, loop
 from squareloss.lab.training.recipes import Recipe
-from test_training import SMALL, images, run, same_weights
+from test_training import SMALL, Stop, images, run, same_weights, stop
 
 SCRIPT = """
 import sys, time, torch
@@ -66,13 +66,6 @@ def test_dropout_resumes_exactly(tmp_path):
 
     path = tmp_path / "run.safetensors"
     first = dataclasses.replace(SMALL, epochs=4)
-
-    class Stop(Exception):
-        pass
-
-    def stop(row):
-        if row.epoch == 1:
-            raise Stop
 
     with pytest.raises(Stop):
         loop.train(run(dropout(), recipe=first, path=path, save_every=1, on_epoch=stop))

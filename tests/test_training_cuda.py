@@ -11,7 +11,7 @@ from squareloss.lab.training import captured, loop, stacked
 from squareloss.lab.training.flat import FlatWeights
 from squareloss.lab.training.recipes import Adversary
 from squareloss.lab.training.stacked import Stack, square
-from test_training import SMALL, images, run, same_weights
+from test_training import SMALL, Stop, images, run, same_weights, stop
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -72,13 +72,6 @@ def test_side_by_side_equals_alone(deterministic, precision, compiled):
 
 def test_resume_is_exact(deterministic, tmp_path):
     path = tmp_path / "run.safetensors"
-
-    class Stop(Exception):
-        pass
-
-    def stop(row):
-        if row.epoch == 1:
-            raise Stop
 
     with pytest.raises(Stop):
         captured.train([run(recipe=RECIPE, path=path, save_every=1, on_epoch=stop)], "cuda", compiled=False)

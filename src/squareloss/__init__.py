@@ -54,13 +54,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY and name not in _MODULES:
-        raise AttributeError(f"module 'squareloss' has no attribute {name!r}")
     import importlib
 
     if name in _MODULES:
         return importlib.import_module(f"squareloss.{name}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'squareloss' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -22,6 +22,7 @@ from squareloss.codings import OneHot
 from squareloss.lab.data import NAMES, Dataset, load
 from squareloss.lab.data.dataset import SplitPlan, assemble
 from squareloss.lab.names import choose
+from squareloss.lab.report.words import READINGS
 from squareloss.lab.training.recipes import RECIPES, Recipe
 from squareloss.losses import CrossEntropy, Focal, Loss, SoftmaxBrier, SquareLoss, Squentropy
 
@@ -113,7 +114,7 @@ def split_losses(text: str) -> list[str]:
         loss, plus, reading = name.partition("+")
         choose("loss", loss, LOSSES, 'any of them with "+temperature" or "+asinh"')
         if plus:
-            choose(f"reading of {loss!r}", f"+{reading}", ["+temperature", "+asinh"])
+            choose(f"reading of {loss!r}", f"+{reading}", [f"+{known}" for known in READINGS])
     return list(dict.fromkeys(names))
 
 

@@ -1,0 +1,46 @@
+"""What all calibrators ask of held-out scores and labels, and of being fitted."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TypeVar
+
+from torch import Tensor
+
+from squareloss.metrics import _inputs
+
+Value = TypeVar("Value")
+
+
+class NotFitted(ValueError):
+    """A calibrator was used before `fit`."""
+
+
+def read(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores (N, K) in float64 and labels (N,), checked."""
+    scores = _inputs.floats(scores, "scores")
+    if scores.ndim != 2 or scores.shape[0] == 0 or scores.shape[1] < 2:
+        raise ValueError(
+            f"expected scores of shape (N, K) with N >= 1 and K >= 2, got {tuple(scores.shape)}; "
+            "pass link.scores(outputs), which has one column per class"
+        )
+    _inputs.finite_range(scores, "scores")
+    return scores.double(), _inputs.classes(labels, scores)
+
+
+def check_classes(scores: Tensor, classes: int) -> None:
+    """Raise for scores of another number of classes than were fitted."""
+    if scores.ndim != 2 or scores.shape[1] != classes:
+        raise ValueError(f"expected scores of shape (N, {classes}), as fitted, got {tuple(scores.shape)}")
+
+
+def fitted(value: Value | None) -> Value:
+    """What `fit` found; raises if it was not called."""
+    if value is None:
+        raise NotFitted("expected a fitted calibrator; call fit(scores, labels) with held-out scores first")
+    return value
+
+
+def warn(why: str, which: str) -> None:
+    """Tell that a fit ended at a bound."""
+    warnings.warn(f"{why}; it is set to the {which} one considered. Hold out more data, or look at it", stacklevel=3)
