@@ -190,3 +190,8 @@ def test_what_can_not_be_attacked_is_refused(saved, tmp_path):
         attack(saved, "digits", [0.1], device="gpu")
     with pytest.raises(ValueError, match="expected --points to be 1 or more, got -3"):
         attack(saved, "digits", [0.1], points=-3)
+    with pytest.raises(ValueError, match="expected --out to be a file, got the folder"):
+        attack(saved, "digits", [0.1], out=tmp_path)
+    np.savez(tmp_path / "large.npz", x=np.zeros((40, 9, 9), np.uint8), y=np.arange(40) % 10)
+    with pytest.raises(ValueError, match=r"expected images that the network takes, got large with images of 1 x 9 x 9: mat1"):
+        attack(saved, str(tmp_path / "large.npz"), [0.1])

@@ -59,6 +59,8 @@ def attack(
     for option, value in {"points": points, "size": size}.items():
         if value is not None and value < 1:
             raise ValueError(f"expected --{option} to be 1 or more, got {value}")
+    if out is not None and out.is_dir():
+        raise ValueError(f"expected --out to be a file, got the folder {out}; pass {out / 'attack.json'}")
     config = _checkpoint.read_config(directory)
     _check_model(model, _checkpoint.section(config, "network", (dict,), directory))
     data = _images(source, seed=split_seed, root=root, size=size, progress=progress and sys.stderr.isatty())
@@ -67,7 +69,7 @@ def attack(
     network = None if model is None else build({"name": model}, data.shape, outputs, seed=0)
     classifier = Classifier.load(directory, network=network)
     x = data.test.x[:points].float() / 255
-    y = _labels(classifier, data)[:points]
+    y = _labels(classifier, data, _scores(classifier, data))[:points]
     coding = classifier.link if isinstance(classifier.link, Coding) else None
     mark = fingerprint(classifier, x, y, f"{classifier.link} {norm} {seed} {device}")[:12]
     kept = None if out is None else out.with_suffix(".parts") / mark
@@ -115,11 +117,22 @@ def _check_model(model: str | None, saved: dict[str, Any]) -> None:
         raise ValueError(f"expected --model to be package.module:function, got {model!r}; built-in networks need none")
 
 
-def _labels(classifier: Classifier, data: Dataset) -> Tensor:
+def _scores(classifier: Classifier, data: Dataset) -> int:
+    """How many scores the classifier gives to an image of the data; raises if it can't take one."""
+    try:
+        with torch.no_grad():
+            return int(classifier(data.test.x[:1].float() / 255).shape[1])
+    except RuntimeError as error:
+        shape = " x ".join(map(str, data.shape))
+        raise ValueError(
+            f"expected images that the network takes, got {data.name} with images of {shape}: {error}; "
+            "pass --data (and --size) as it was trained"
+        ) from error
+
+
+def _labels(classifier: Classifier, data: Dataset, width: int) -> Tensor:
     """The test labels (N,) as the classifier numbers its classes: by name, or in order where the data have only numbers."""
     if classifier.classes is None:
-        with torch.no_grad():
-            width = classifier(data.test.x[:1].float() / 255).shape[1]
         if width != data.num_classes:
             raise ValueError(
                 f"expected data of {width} classes for a classifier that does not name its own, got {_listed(data.classes)}; "
