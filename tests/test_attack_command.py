@@ -1,6 +1,7 @@
 """`squareloss attack` on a saved classifier."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,12 @@ def test_the_table_and_its_file(saved, tmp_path):
     assert rows["pgd-ce"][1] < rows["pgd-ce"][0] <= table.clean
     assert all(rows["minimum"][i] <= min(rows[name][i] for name in attacks) for i in range(2))
     assert list(out.parent.iterdir()) == [out]
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    attack(saved, "digits", [0.1], attacks=["pgd-ce"], points=5, out=tmp_path / "pipe", progress=False)
+    assert json.loads(os.read(reader, 10_000))["points"] == 5
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "results"}
+    os.close(reader)
 
 
 def test_an_interrupted_evaluation_goes_on_and_another_one_starts_afresh(saved, tmp_path, monkeypatch):

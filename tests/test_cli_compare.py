@@ -114,6 +114,10 @@ def test_report_in_every_format(invoke, tmp_path):
         assert result.exit_code == 0 and result.output.strip() == str(Path("out") / f"report.{kind}")
         assert part in Path("out", f"report.{kind}").read_text()
     assert invoke("report", "out", "--output", "page.html").exit_code == 0 and Path("page.html").exists()
+    with Path("redirected.csv").open("wb") as stdout:  # as of a shell: > redirected.csv
+        Path("stdout").symlink_to(f"/proc/{os.getpid()}/fd/{stdout.fileno()}")
+        assert invoke("report", "out", "--format", "csv", "--output", "stdout").output == ""
+    assert Path("stdout").is_symlink() and Path("redirected.csv").read_bytes() == Path("out/report.csv").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -245,8 +245,11 @@ def report(
 ) -> None:
     """Write the results of a folder as a page, or as tables for a paper. Trains nothing."""
     from squareloss.lab.report import write
+    from squareloss.lab.runs.store import is_stream
 
-    typer.echo(write(folder, kind, output))
+    path = write(folder, kind, output)
+    if not is_stream(path):  # the report itself may have gone to /dev/stdout
+        typer.echo(path)
 
 
 @app.command()
