@@ -231,13 +231,12 @@ def _encode(labels: Tensor, num_classes: int, levels: Levels) -> Tensor:
         return levels.off + (levels.on - levels.off) * labels
     if labels.dtype == torch.bool:
         raise TypeError("expected integer class indices or floating-point soft labels, got torch.bool; use labels.long()")
-    labels = labels.long()
     if _checks.readable(labels) and labels.numel():
         _checks.indices(labels, num_classes)
     dim = min(labels.ndim, 1)
     shape = [*labels.shape[:dim], num_classes, *labels.shape[dim:]]
     codes = torch.full(shape, levels.off, device=labels.device)
-    return codes.scatter_(dim, labels.unsqueeze(dim), levels.on)
+    return codes.scatter_(dim, labels.long().unsqueeze(dim), levels.on)
 
 
 def _check_width(coding: Coding, outputs: Tensor) -> None:

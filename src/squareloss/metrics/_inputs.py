@@ -119,9 +119,8 @@ def classes(labels: Tensor, values: Tensor) -> Tensor:
         raise TypeError(f"expected integer labels, got {labels.dtype}; use labels.long() of class indices")
     if labels.shape != values.shape[:1]:
         raise ValueError(f"expected labels of shape ({len(values)},) for {tuple(values.shape)}, got {tuple(labels.shape)}")
-    labels = labels.to(values.device, torch.long)
     _checks.indices(labels, values.shape[1])
-    return labels
+    return labels.to(values.device, torch.long)
 
 
 def _share_outside(values: Tensor, slack: float) -> float:
