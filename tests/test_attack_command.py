@@ -34,7 +34,7 @@ def saved(tmp_path_factory):
     return folder
 
 
-def test_the_table_and_its_file(saved, tmp_path):
+def test_the_table_and_its_file(saved, tmp_path, monkeypatch):
     out = tmp_path / "results" / "attack.json"
     attacks = ["pgd-ce", "pgd-angle"]
     table = attack(saved, "digits", [0.02, 0.3], attacks=attacks, points=60, out=out, progress=False)
@@ -48,8 +48,10 @@ def test_the_table_and_its_file(saved, tmp_path):
     assert list(out.parent.iterdir()) == [out]
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    attack(saved, "digits", [0.1], attacks=["pgd-ce"], points=5, out=tmp_path / "pipe", progress=False)
-    assert json.loads(os.read(reader, 10_000))["points"] == 5
+    monkeypatch.chdir(saved)
+    attack(Path(), "digits", [0.1], attacks=["pgd-ce"], points=5, out=tmp_path / "pipe", progress=False)
+    told = json.loads(os.read(reader, 10_000))
+    assert (told["points"], told["classifier"]) == (5, "digits")
     assert {path.name for path in tmp_path.iterdir()} == {"pipe", "results"}
     os.close(reader)
 
@@ -202,3 +204,6 @@ def test_what_can_not_be_attacked_is_refused(saved, tmp_path):
     np.savez(tmp_path / "large.npz", x=np.zeros((40, 9, 9), np.uint8), y=np.arange(40) % 10)
     with pytest.raises(ValueError, match=r"expected images that the network takes, got large with images of 1 x 9 x 9: mat1"):
         attack(saved, str(tmp_path / "large.npz"), [0.1])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"could not write .*attack.json: Not a directory. Results written before are intact"):
+        attack(saved, "digits", [0.1], attacks=["pgd-ce"], points=5, out=tmp_path / "file" / "attack.json", progress=False)

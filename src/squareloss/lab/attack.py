@@ -19,7 +19,7 @@ from squareloss.classifier import Classifier
 from squareloss.codings import Coding
 from squareloss.lab.data import Dataset, load
 from squareloss.lab.runs.execute import check_device
-from squareloss.lab.runs.store import is_stream, write_atomically
+from squareloss.lab.runs.store import explained, is_stream, write_atomically
 from squareloss.lab.studies.ingredients import build
 
 
@@ -73,14 +73,15 @@ def attack(
     coding = classifier.link if isinstance(classifier.link, Coding) else None
     mark = fingerprint(classifier, x, y, f"{classifier.link} {norm} {seed} {device}")[:12]
     kept = None if out is None or is_stream(out) else out.with_suffix(".parts") / mark
-    table = evaluate(
-        classifier.to(device), x.to(device), y.to(device), list(eps), attacks=attacks, norm=norm, seed=seed, coding=coding,
-        progress=progress, save=kept,
-    )  # fmt: skip
-    if out is not None:
-        facts = {"classifier": directory.name, "data": data.name, "points": len(y), "torch": torch.__version__}
-        seeds = {"seed": seed, "split_seed": split_seed}
-        write_atomically(out, json.dumps({**facts, **seeds, **table.to_dict()}, indent=1).encode() + b"\n")
+    with explained(f"write {out}"):  # parts first: at once, if they can't be
+        table = evaluate(
+            classifier.to(device), x.to(device), y.to(device), list(eps), attacks=attacks, norm=norm, seed=seed,
+            coding=coding, progress=progress, save=kept,
+        )  # fmt: skip
+        if out is not None:
+            facts = {"classifier": directory.resolve().name, "data": data.name, "points": len(y), "torch": torch.__version__}
+            seeds = {"seed": seed, "split_seed": split_seed}
+            write_atomically(out, json.dumps({**facts, **seeds, **table.to_dict()}, indent=1).encode() + b"\n")
     if kept is not None:
         _remove(kept, table)
     return table
