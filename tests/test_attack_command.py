@@ -1,6 +1,7 @@
 """`squareloss attack` on a saved classifier."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def saved(tmp_path_factory):
     return folder
 
 
-def test_the_table_and_its_file(saved, tmp_path):
+def test_the_table_and_its_file(saved, tmp_path, monkeypatch):
     out = tmp_path / "results" / "attack.json"
     attacks = ["pgd-ce", "pgd-angle"]
     table = attack(saved, "digits", [0.02, 0.3], attacks=attacks, points=60, out=out, progress=False)
@@ -45,6 +46,14 @@ def test_the_table_and_its_file(saved, tmp_path):
     assert rows["pgd-ce"][1] < rows["pgd-ce"][0] <= table.clean
     assert all(rows["minimum"][i] <= min(rows[name][i] for name in attacks) for i in range(2))
     assert list(out.parent.iterdir()) == [out]
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    monkeypatch.chdir(saved)
+    attack(Path(), "digits", [0.1], attacks=["pgd-ce"], points=5, out=tmp_path / "pipe", progress=False)
+    told = json.loads(os.read(reader, 10_000))
+    assert (told["points"], told["classifier"]) == (5, "digits")
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "results"}
+    os.close(reader)
 
 
 def test_an_interrupted_evaluation_goes_on_and_another_one_starts_afresh(saved, tmp_path, monkeypatch):
@@ -190,3 +199,11 @@ def test_what_can_not_be_attacked_is_refused(saved, tmp_path):
         attack(saved, "digits", [0.1], device="gpu")
     with pytest.raises(ValueError, match="expected --points to be 1 or more, got -3"):
         attack(saved, "digits", [0.1], points=-3)
+    with pytest.raises(ValueError, match="expected --out to be a file, got the folder"):
+        attack(saved, "digits", [0.1], out=tmp_path)
+    np.savez(tmp_path / "large.npz", x=np.zeros((40, 9, 9), np.uint8), y=np.arange(40) % 10)
+    with pytest.raises(ValueError, match=r"expected images that the network takes, got large with images of 1 x 9 x 9: mat1"):
+        attack(saved, str(tmp_path / "large.npz"), [0.1])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"could not write .*attack.json: Not a directory. Results written before are intact"):
+        attack(saved, "digits", [0.1], attacks=["pgd-ce"], points=5, out=tmp_path / "file" / "attack.json", progress=False)

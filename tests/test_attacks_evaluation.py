@@ -10,8 +10,15 @@ import torch
 from torch import nn
 
 from attack_nets import Limited, digits
-from squareloss import attacks
+from squareloss import Classifier, Simplex, attacks, simplex
 from squareloss.attacks import _common
+
+
+class Embedded(nn.Module):
+    """Reduced outputs as K scores."""
+
+    def forward(self, outputs):
+        return simplex.embed(outputs)
 
 
 def test_the_front_door_people_know(net, points):
@@ -86,6 +93,19 @@ def test_a_table_of_attacks(net, points):
         attacks.evaluate(net, x, y, 0.1, attacks=["apgd-ce@eta"])
     for eps in (np.float32(0.15), torch.tensor([0.15])):
         assert len(attacks.evaluate(net, x[:5], y[:5], eps, attacks=["pgd-ce"]).eps) == 1
+
+
+def test_eta_of_a_classifier_with_reduced_outputs(points):
+    x, _ = points
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 9)).eval()
+    network[1].weight.data = torch.randn(9, 64, generator=torch.Generator().manual_seed(0)) * 10
+    reduced = Classifier(network, Simplex(reduced=True)).eval()
+    plain = Classifier(nn.Sequential(network, Embedded()), Simplex()).eval()  # the same scores
+    names = ["pgd-ce@eta", "pgd-softmax_probability"]
+    y = plain(x).argmax(1)
+    found = [attacks.evaluate(model, x, y, 0.02, attacks=names, coding=model.link) for model in (reduced, plain)]
+    assert found[0].clean == 1
+    assert [row["robust"] for row in found[0].rows()] == [row["robust"] for row in found[1].rows()]
 
 
 def test_radii_are_written_as_people_write_them():

@@ -57,6 +57,15 @@ def test_residual_is_square_loss(scores, labels, coding):
     torch.testing.assert_close(losses.residual(scores, labels, coding), expected)
 
 
+@pytest.mark.parametrize("loss", [losses.softmax_probability, losses.log_probability])
+def test_scores_of_reduced_outputs_are_read_as_k_scores(labels, loss):
+    reduced = Simplex(radius=2.0, reduced=True)
+    outputs = torch.randn(50, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores = reduced.scores(outputs)
+    torch.testing.assert_close(losses.eta_of(scores, reduced), reduced.eta(outputs))
+    torch.testing.assert_close(loss(scores, labels, reduced), loss(scores, labels, Simplex(radius=2.0)))
+
+
 def test_softmax_probability_is_cross_entropy_of_eta(scores, labels):
     coding = Simplex(radius=1.0)
     torch.testing.assert_close(losses.softmax_probability(scores, labels, coding), losses.ce(coding.eta(scores), labels))

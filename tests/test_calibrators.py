@@ -359,3 +359,16 @@ def test_whole_numbers_are_no_scores(kind):
     s, y = draw(200, 3)
     with pytest.raises(TypeError, match="floating-point"):
         kind().fit(s, y).transform(s.long())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_are_named_and_a_single_sample_is_read_or_named(kind):
+    s, y = draw(200, 3)
+    fitted = kind().fit(s, y)
+    with pytest.raises(TypeError, match=r"as a tensor, got ndarray; .*torch.as_tensor"):
+        fitted.transform(s.numpy())
+    if kind in (Temperature, Asinh):
+        assert torch.equal(fitted.transform(s[0]), fitted.transform(s[:1])[0])
+    else:
+        with pytest.raises(ValueError, match=r"expected scores of shape \(N, 3\), as fitted, got \(3,\)"):
+            fitted.transform(s[0])

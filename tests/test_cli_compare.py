@@ -89,6 +89,16 @@ def test_a_folder_of_images_from_the_example_with_a_network_of_ones_own(invoke, 
     }
 
 
+def test_results_do_not_go_into_the_folder_of_the_data(invoke, tmp_path, monkeypatch):
+    example("make_image_folder").main(str(tmp_path / "shapes"), 12)
+    inside = invoke("compare", "shapes", "--size", "8", "--out", "shapes/results", *SMALL)
+    monkeypatch.chdir(tmp_path / "shapes")
+    by_default = invoke("compare", ".", "--size", "8", *SMALL)
+    for result in (inside, by_default):
+        assert "expected results outside of the data, got" in str(result.exception)
+    assert not Path("runs").exists() and not Path("results").exists()
+
+
 def test_report_in_every_format(invoke, tmp_path):
     example("make_csv").main(str(tmp_path / "customers.csv"), 120)
     assert (
@@ -104,6 +114,10 @@ def test_report_in_every_format(invoke, tmp_path):
         assert result.exit_code == 0 and result.output.strip() == str(Path("out") / f"report.{kind}")
         assert part in Path("out", f"report.{kind}").read_text()
     assert invoke("report", "out", "--output", "page.html").exit_code == 0 and Path("page.html").exists()
+    with Path("redirected.csv").open("wb") as stdout:  # as of a shell: > redirected.csv
+        Path("stdout").symlink_to(f"/proc/{os.getpid()}/fd/{stdout.fileno()}")
+        assert invoke("report", "out", "--format", "csv", "--output", "stdout").output == ""
+    assert Path("stdout").is_symlink() and Path("redirected.csv").read_bytes() == Path("out/report.csv").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -120,6 +134,7 @@ def test_report_in_every_format(invoke, tmp_path):
         (["reproduce", "spirals", "--device", "gpu"], "Unknown device 'gpu'. Available: auto, cpu, cuda"),
         (["reproduce", "spirals", "--workers", "0"], "expected one worker or more, got 0"),
         (["compare", "--lrs", "0.1;0.2"], "expected --lrs to be numbers separated by commas"),
+        (["compare", "--lrs", "1e999"], "expected --lrs to be numbers separated by commas"),
         (["compare", "--engine", "slurm", "--quick"], "Unknown engine 'slurm'. Available: auto, local, processes, ray"),
         (["reproduce", "tabel1"], "Unknown study 'tabel1'. Available: "),
         (["reproduce", "toy", "--scale", "papr"], "Unknown scale 'papr'.*did you mean 'paper'"),
@@ -174,6 +189,7 @@ def test_the_list_of_studies_fits_and_says_a_setting_once(invoke, monkeypatch):
         assert re.search(rf"^{name} ", listed, re.MULTILINE)
     assert max(map(len, listed.splitlines())) <= 80 and listed.count("--set recipe=") == 1
     assert max(map(len, run.listing(60).splitlines())) <= 70  # the first line says how to call them
+    assert run.listing(20) == run.listing(40)  # narrower than the column of names: the terminal breaks the lines
 
 
 def test_ctrl_c_ends_with_what_is_kept(invoke, monkeypatch):

@@ -267,3 +267,8 @@ def test_bad_input_says_what_was_expected(coding):
         coding.probabilities(torch.zeros(4, 3), label_smoothing=1.0)
     with pytest.raises(ValueError, match="two classes or more"):
         Simplex().encode(torch.tensor([0]), 1)
+
+
+def test_labels_of_any_whole_type_are_encoded():
+    labels = torch.arange(6) % 3
+    assert torch.equal(Simplex().encode(labels.to(torch.uint16), 3), Simplex().encode(labels, 3))

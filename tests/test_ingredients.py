@@ -69,6 +69,20 @@ def test_fingerprint_follows_the_content(tmp_path):
     assert Source("digits").fingerprint() == "digits"
 
 
+def test_fingerprint_of_a_folder_follows_its_images(tmp_path):
+    image = tmp_path / "photos" / "cat" / "0.bmp"
+    image.parent.mkdir(parents=True)
+    image.write_bytes(b"one picture")
+    before = Source(str(tmp_path / "photos")).fingerprint()
+    (image.parent / ".DS_Store").write_bytes(b"of a file manager")
+    assert Source(str(tmp_path / "photos")).fingerprint() == before
+    image.write_bytes(b"the second!")  # of the same size
+    assert Source(str(tmp_path / "photos")).fingerprint() != before
+    image.write_bytes(b"one picture")
+    image.rename(image.with_name("1.bmp"))
+    assert Source(str(tmp_path / "photos")).fingerprint() != before
+
+
 def test_networks_start_from_the_same_weights_for_a_seed():
     spec = ingredients.network_spec("resnet8", load("digits"), quick=True)
     state = torch.random.get_rng_state()

@@ -229,3 +229,9 @@ def test_on_a_gpu(dtype, tolerance, coding):
         assert float(actual.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
         for ours, theirs in zip(torch.autograd.grad(actual, there), torch.autograd.grad(expected, exact), strict=True):
             assert (ours.cpu().double() - theirs).abs().max() < tolerance * theirs.abs().max()
+
+
+def test_labels_of_any_whole_type():
+    head, h, target = SquareLinear(4, 6), torch.randn(12, 4), torch.arange(12) % 6
+    for dtype in (torch.uint8, torch.int16, torch.uint16):
+        assert torch.equal(head.loss(h, target.to(dtype)), head.loss(h, target))

@@ -80,6 +80,15 @@ def test_no_parameters_and_no_state(module, function):
     assert set(holder.state_dict()) == {"0.weight", "0.bias"}
 
 
+@pytest.mark.parametrize("weight", [None, torch.tensor([1.0, 1.0, 5.0])])
+def test_a_checkpoint_that_held_a_weighted_cross_entropy_loads(weight):
+    before = nn.Sequential(nn.Linear(2, 3), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))).state_dict()
+    holder = nn.Sequential(nn.Linear(2, 3), SquareLoss(weight=weight))
+    holder.load_state_dict(before)
+    assert torch.equal(holder[0].weight, before["0.weight"]) and holder[1].weight is weight
+    assert "1.weight" in before
+
+
 @every_loss
 def test_weights_move_with_the_module(module, function):
     loss = module(weight=torch.linspace(0.5, 2, K))

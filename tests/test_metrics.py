@@ -393,3 +393,11 @@ def test_evaluate_with_known_eta(capsys):
     assert result["linf_calibration_error"] == alone == float((p - eta).abs().max())
     assert result["linf_calibration_error"].high == alone.high
     assert "bootstrap" in capsys.readouterr().out
+
+
+def test_whole_numbers_of_numpy_and_labels_of_any_whole_type():
+    p, y = torch.softmax(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), 1), torch.arange(50) % 3
+    plain = metrics.evaluate(p, y, bins=7, bootstrap=10, seed=3)
+    same = metrics.evaluate(p, y.to(torch.uint16), bins=np.int64(7), bootstrap=np.int64(10), seed=np.int64(3))
+    assert json.dumps(same.to_dict()) == json.dumps(plain.to_dict())
+    assert metrics.ece(p, y, bins=np.int64(7)).to_dict() == metrics.ece(p, y, bins=7).to_dict()

@@ -49,6 +49,17 @@ def test_the_backward_pass_is_autograds(loss: Loss, hidden: tuple[int, ...]) -> 
     torch.testing.assert_close(trainer.grad, gradients)
 
 
+def test_class_weights_may_be_of_another_dtype() -> None:
+    curves = []
+    for weight in (WEIGHT, WEIGHT.double()):
+        loss = SquareLoss(weight=weight, reduction="none")
+        network, samples = setup(loss, (7,))
+        trainer = Trainer(network.float(), loss, learning_rate=0.01)
+        narrow = Samples(samples.x.float(), samples.y, samples.weight.float())
+        curves.append(trainer.epoch(narrow, torch.arange(N), batch_size=8))
+    assert curves[0] == curves[1]
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_an_epoch_is_one_of_a_plain_loop_with_adamw(weight_decay: float) -> None:
     loss = SquareLoss(reduction="none")

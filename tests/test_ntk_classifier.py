@@ -42,6 +42,16 @@ def test_scores_are_kernel_ridge_on_the_codes():
         np.testing.assert_allclose(found.sum(1), 0, atol=1e-6)
 
 
+@pytest.mark.parametrize("state", [np.int64(3), np.random.RandomState(3), None])
+def test_any_random_state_of_scikit_learn_will_do(state):
+    x, y = circle(60)
+    probabilities = NTKClassifier(solver="iterative", random_state=state).fit(x, y).predict_proba(x)
+    assert probabilities.shape == (60, 3)
+    if isinstance(state, np.integer):
+        expected = NTKClassifier(solver="iterative", random_state=3).fit(x, y).predict_proba(x)
+        np.testing.assert_array_equal(probabilities, expected)
+
+
 def test_one_mu_and_a_path_agree():
     x, y = circle()
     path = NTKClassifier([0.01, 0.1, 1.0]).fit(x, y)

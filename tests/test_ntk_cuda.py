@@ -82,3 +82,4 @@ def test_classifier():
     labels = (x[:, 0] * x[:, 1] > 0).long()
     here, there = NTKClassifier(0.1).fit(x, labels), NTKClassifier(0.1, device="cuda").fit(x, labels)
     torch.testing.assert_close(there.predict_proba(x), here.predict_proba(x), atol=1e-6, rtol=0)
+    assert there.score(x.cuda(), labels.cuda()) == here.score(x, labels)

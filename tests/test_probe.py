@@ -349,3 +349,12 @@ def test_missing_labels_are_said_to_be_missing(missing):
     for model in (RidgeProbe(), NTKClassifier(), SquareLossClassifier()):
         with pytest.raises(ValueError, match="expected a label for every sample, got None or NaN for some; drop those"):
             model.fit(x, y)
+
+
+def test_names_of_a_table_are_forgotten_when_a_tensor_is_fitted():
+    pandas = pytest.importorskip("pandas")
+    x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    for model in (RidgeProbe(), NTKClassifier(), RandomFeatures(4)):
+        model.fit(pandas.DataFrame(x, columns=list("abc")), y)
+        model.fit(torch.from_numpy(x), y)
+        assert not hasattr(model, "feature_names_in_")

@@ -94,6 +94,17 @@ def test_a_study_that_forgets_a_job_or_does_another_is_told(toy, tmp_path):
     assert "gave a result for x/seed0, which it had not to do" in outcome.message() and outcome.new == 0
 
 
+def test_an_error_of_several_lines_is_named_by_its_first(tmp_path):
+    class Wordy(Toy):
+        def run(self, jobs, context):
+            raise RuntimeError("CUDA error: out of memory\nFor debugging consider this.\n" + 100 * "Compile with that. ")
+
+    (failure,) = execute(Wordy(tmp_path / "log.txt", name="wordy", cells_=1), "smoke", [0], tmp_path / "r").failures
+    assert failure.error.startswith("RuntimeError: CUDA error: out of memory For debugging consider this. Compile with")
+    assert len(failure.error) <= 300 and failure.error.endswith(" ...")
+    assert 100 * "Compile with that. " in failure.log.read_text()
+
+
 def test_many_failures_make_a_short_message(toy, tmp_path):
     outcome = execute(toy(cells_=25, tricks=tuple((f"cell{i}", "raise") for i in range(25))), "smoke", [0], tmp_path / "r")
     assert len(outcome.failures) == 25 and outcome.message().splitlines()[-1] == "and 15 more failed"

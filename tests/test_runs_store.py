@@ -270,3 +270,12 @@ def test_a_folder_of_someone_else(tmp_path):
             Store(tmp_path).check_writable()
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    store_module.write_atomically(tmp_path / "pipe", b"content")
+    assert os.read(reader, 100) == b"content"
+    assert (tmp_path / "pipe").is_fifo()
+    os.close(reader)

@@ -58,6 +58,24 @@ def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path, name, co
     assert [row.epoch for row in curve] == list(range(8))
 
 
+def test_tied_weights_are_kept_and_stay_tied(tmp_path):
+    def tied():
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            layers = nn.Sequential(nn.Flatten(), nn.Linear(192, 192), nn.ReLU(), nn.Linear(192, 192), nn.Linear(192, 3))
+        layers[3].weight = layers[1].weight
+        return layers
+
+    path = tmp_path / "run.safetensors"
+    with pytest.raises(Stop):
+        loop.train(run(tied(), path=path, save_every=1, on_epoch=stop))
+    whole, resumed = run(tied()), run(tied(), path=path)
+    loop.train(whole)
+    loop.train(resumed)
+    assert same_weights(whole.network, resumed.network)
+    assert resumed.network[3].weight is resumed.network[1].weight
+
+
 def test_dropout_resumes_exactly(tmp_path):
     def dropout():
         with torch.random.fork_rng():

@@ -132,6 +132,7 @@ def readable(t: Tensor) -> bool:
 
 def indices(labels: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
     """Raise unless every label is in [0, K) or ignored."""
+    labels = labels.long()  # torch knows few operations on its unsigned types
     low, high = torch.aminmax(labels)
     if low.item() >= 0 and high.item() < num_classes:
         return

@@ -163,7 +163,8 @@ class Quadratic:
 
     def prepare(self, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Targets and curvatures."""
-        rows = (weight if self.weight is None else weight * self.weight[y]).unsqueeze(1) * self.curvature  # (B, 1)
+        weight = weight if self.weight is None else weight * self.weight[y].to(weight)  # NumPy's class weights are float64
+        rows = weight.unsqueeze(1) * self.curvature  # (B, 1)
         target = rows.new_full((len(y), self.num_classes), self.off).scatter_(1, y.unsqueeze(1), self.on)
         if self.on_weight == 1:
             return target, rows  # the same for all outputs of a sample

@@ -33,6 +33,7 @@ def features(estimator: Any, x: Any, *, reset: bool) -> Array | Tensor:
         raise ValueError("expected finite features, got NaN or infinity; drop or fill those samples first")
     if reset:
         estimator.n_features_in_ = x.shape[1]
+        vars(estimator).pop("feature_names_in_", None)  # of a table that was fitted before
     elif x.shape[1] != estimator.n_features_in_:
         name = type(estimator).__name__
         raise ValueError(f"X has {x.shape[1]} features, but {name} is expecting {estimator.n_features_in_} features as input")

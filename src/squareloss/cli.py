@@ -167,7 +167,7 @@ def compare(
       squareloss compare photos/ --size 32 --model mynet:build --eps 1/255,2/255
     """
     from squareloss.lab.studies import run
-    from squareloss.lab.studies.compare import default_folder
+    from squareloss.lab.studies.compare import check_apart, default_folder
     from squareloss.lab.studies.plan import plan
 
     planned = plan(
@@ -176,6 +176,7 @@ def compare(
         device=device, quick=quick,
     )  # fmt: skip
     folder = out or default_folder(planned.study)
+    check_apart(planned.study, folder)
     options = run.Options(engine, workers, address, planned.device, force, quiet, tensorboard)
     _end(run.carry_out(planned.study, "laptop", planned.seeds, planned.header, folder, options))
 
@@ -244,8 +245,11 @@ def report(
 ) -> None:
     """Write the results of a folder as a page, or as tables for a paper. Trains nothing."""
     from squareloss.lab.report import write
+    from squareloss.lab.runs.store import is_stream
 
-    typer.echo(write(folder, kind, output))
+    path = write(folder, kind, output)
+    if not is_stream(path):  # the report itself may have gone to /dev/stdout
+        typer.echo(path)
 
 
 @app.command()
@@ -311,7 +315,7 @@ def _numbers(name: str, text: str | None) -> list[float] | None:
 
     try:
         return None if text is None else [float(Fraction(part.strip())) for part in text.split(",")]
-    except (ValueError, ZeroDivisionError) as error:
+    except (ValueError, ArithmeticError) as error:  # 1/0, 1e999
         raise ValueError(
             f"expected --{name} to be numbers separated by commas, such as 0.1,0.3 or 1/255, got {text!r}"
         ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Integral
 from types import NoneType
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from torch import Tensor, nn
 from typing_extensions import Unpack
@@ -68,6 +68,10 @@ class Loss(nn.Module):
         smoothing = [f"label_smoothing={self.label_smoothing}"] if self.label_smoothing else []
         reduction = [f"reduction={self.reduction!r}"] if self.reduction != "mean" else []
         return ", ".join([str(self.link), *weight, *smoothing, *reduction])
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict.pop(f"{prefix}weight", None)  # nn.CrossEntropyLoss keeps its class weights in checkpoints
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _options(self) -> Options:
         return {

@@ -19,7 +19,7 @@ from squareloss.attacks._rounds import Options, check_options
 from squareloss.attacks.apgd import apgd, apgd_targeted
 from squareloss.attacks.autoattack import autoattack
 from squareloss.attacks.fab import fab_targeted
-from squareloss.attacks.losses import TARGETED, UNTARGETED
+from squareloss.attacks.losses import TARGETED, UNTARGETED, eta_of
 from squareloss.attacks.pgd import pgd
 from squareloss.attacks.results import AttackResult
 from squareloss.attacks.square_attack import square_attack
@@ -93,7 +93,7 @@ class EtaScores(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """eta (N, K) of inputs (N, ...)."""
-        return self.coding.eta(self.model(x))
+        return eta_of(self.model(x), self.coding)
 
 
 def evaluate(

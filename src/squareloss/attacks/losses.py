@@ -8,7 +8,7 @@ synchronisation, so they run inside captured CUDA steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -26,12 +26,12 @@ def ce(scores: Tensor, labels: Tensor) -> Tensor:
 
 def softmax_probability(scores: Tensor, labels: Tensor, coding: Coding = _DEFAULT) -> Tensor:
     """The paper's L1, -log softmax(eta)_y: cross-entropy with the estimated probabilities eta as logits."""
-    return ce(coding.eta(scores), labels)
+    return ce(eta_of(scores, coding), labels)
 
 
 def log_probability(scores: Tensor, labels: Tensor, coding: Coding = _DEFAULT, floor: float = 1e-3) -> Tensor:
     """The paper's L2, -log eta_y. Below `floor`, where eta_y may be negative, the tangent goes on: the gradient stays."""
-    eta = _pick(coding.eta(scores), labels)
+    eta = _pick(eta_of(scores, coding), labels)
     below = (floor - eta).clamp_min(0) / floor
     return below - eta.clamp_min(floor).log()
 
@@ -86,6 +86,11 @@ def dlr_targeted(scores: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     _need(scores, 4, "dlr_targeted", "margin_targeted")
     top = scores.topk(4, 1).values
     return margin_targeted(scores, labels, targets) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + _TINY)
+
+
+def eta_of(scores: Tensor, coding: Coding) -> Tensor:
+    """eta of K scores. With `Simplex(reduced=True)` they are the K coordinates that `coding.scores` made of K - 1 outputs."""
+    return (replace(coding, reduced=False) if isinstance(coding, Simplex) else coding).eta(scores)
 
 
 def best_other(scores: Tensor, labels: Tensor) -> Tensor:

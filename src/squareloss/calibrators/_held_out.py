@@ -8,6 +8,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from squareloss.metrics import _inputs
+from squareloss.simplex import class_dim
 
 Value = TypeVar("Value")
 
@@ -30,6 +31,7 @@ def read(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def check_classes(scores: Tensor, classes: int) -> None:
     """Raise for scores of another number of classes than were fitted."""
+    class_dim(scores)  # says what is wrong with scores that are no tensor
     if scores.ndim != 2 or scores.shape[1] != classes:
         raise ValueError(f"expected scores of shape (N, {classes}), as fitted, got {tuple(scores.shape)}")
 

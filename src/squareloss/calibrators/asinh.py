@@ -51,8 +51,9 @@ class Asinh:
     def transform(self, scores: Tensor) -> Tensor:
         """softmax(a asinh((scores - c) / w)), (N, K), in the dtype of the scores; differentiable."""
         slope, centre, width = fitted(self.slope_), fitted(self.centre_), fitted(self.width_)
-        wide = simplex.wide(scores)
-        return torch.softmax(slope * torch.asinh((wide - wide.mean(1, keepdim=True) - centre) / width), 1).to(scores.dtype)
+        dim, wide = simplex.class_dim(scores), simplex.wide(scores)
+        bent = torch.asinh((wide - wide.mean(dim, keepdim=True) - centre) / width)
+        return torch.softmax(slope * bent, dim).to(scores.dtype)
 
     def state(self) -> dict[str, Any]:
         """{"kind": "asinh", "slope": a, "centre": c, "width": w}."""

@@ -46,8 +46,8 @@ class Temperature:
 
     def transform(self, scores: Tensor) -> Tensor:
         """softmax(scores / T), (N, K), in the dtype of the scores; differentiable."""
-        temperature = fitted(self.temperature_)
-        return torch.softmax(simplex.wide(scores) / temperature, 1).to(scores.dtype)
+        temperature, dim = fitted(self.temperature_), simplex.class_dim(scores)
+        return torch.softmax(simplex.wide(scores) / temperature, dim).to(scores.dtype)
 
     def state(self) -> dict[str, Any]:
         """{"kind": "temperature", "temperature": T}."""

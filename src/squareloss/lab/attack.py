@@ -19,7 +19,7 @@ from squareloss.classifier import Classifier
 from squareloss.codings import Coding
 from squareloss.lab.data import Dataset, load
 from squareloss.lab.runs.execute import check_device
-from squareloss.lab.runs.store import write_atomically
+from squareloss.lab.runs.store import explained, is_stream, write_atomically
 from squareloss.lab.studies.ingredients import build
 
 
@@ -59,6 +59,8 @@ def attack(
     for option, value in {"points": points, "size": size}.items():
         if value is not None and value < 1:
             raise ValueError(f"expected --{option} to be 1 or more, got {value}")
+    if out is not None and out.is_dir():
+        raise ValueError(f"expected --out to be a file, got the folder {out}; pass {out / 'attack.json'}")
     config = _checkpoint.read_config(directory)
     _check_model(model, _checkpoint.section(config, "network", (dict,), directory))
     data = _images(source, seed=split_seed, root=root, size=size, progress=progress and sys.stderr.isatty())
@@ -67,18 +69,20 @@ def attack(
     network = None if model is None else build({"name": model}, data.shape, outputs, seed=0)
     classifier = Classifier.load(directory, network=network)
     x = data.test.x[:points].float() / 255
-    y = _labels(classifier, data)[:points]
+    y = _labels(classifier, data, _scores(classifier, data))[:points]
     coding = classifier.link if isinstance(classifier.link, Coding) else None
     mark = fingerprint(classifier, x, y, f"{classifier.link} {norm} {seed} {device}")[:12]
-    kept = None if out is None else out.with_suffix(".parts") / mark
-    table = evaluate(
-        classifier.to(device), x.to(device), y.to(device), list(eps), attacks=attacks, norm=norm, seed=seed, coding=coding,
-        progress=progress, save=kept,
-    )  # fmt: skip
-    if out is not None and kept is not None:
-        facts = {"classifier": directory.name, "data": data.name, "points": len(y), "torch": torch.__version__}
-        seeds = {"seed": seed, "split_seed": split_seed}
-        write_atomically(out, json.dumps({**facts, **seeds, **table.to_dict()}, indent=1).encode() + b"\n")
+    kept = None if out is None or is_stream(out) else out.with_suffix(".parts") / mark
+    with explained(f"write {out}"):  # parts first: at once, if they can't be
+        table = evaluate(
+            classifier.to(device), x.to(device), y.to(device), list(eps), attacks=attacks, norm=norm, seed=seed,
+            coding=coding, progress=progress, save=kept,
+        )  # fmt: skip
+        if out is not None:
+            facts = {"classifier": directory.resolve().name, "data": data.name, "points": len(y), "torch": torch.__version__}
+            seeds = {"seed": seed, "split_seed": split_seed}
+            write_atomically(out, json.dumps({**facts, **seeds, **table.to_dict()}, indent=1).encode() + b"\n")
+    if kept is not None:
         _remove(kept, table)
     return table
 
@@ -115,11 +119,22 @@ def _check_model(model: str | None, saved: dict[str, Any]) -> None:
         raise ValueError(f"expected --model to be package.module:function, got {model!r}; built-in networks need none")
 
 
-def _labels(classifier: Classifier, data: Dataset) -> Tensor:
+def _scores(classifier: Classifier, data: Dataset) -> int:
+    """How many scores the classifier gives to an image of the data; raises if it can't take one."""
+    try:
+        with torch.no_grad():
+            return int(classifier(data.test.x[:1].float() / 255).shape[1])
+    except RuntimeError as error:
+        shape = " x ".join(map(str, data.shape))
+        raise ValueError(
+            f"expected images that the network takes, got {data.name} with images of {shape}: {error}; "
+            "pass --data (and --size) as it was trained"
+        ) from error
+
+
+def _labels(classifier: Classifier, data: Dataset, width: int) -> Tensor:
     """The test labels (N,) as the classifier numbers its classes: by name, or in order where the data have only numbers."""
     if classifier.classes is None:
-        with torch.no_grad():
-            width = classifier(data.test.x[:1].float() / 255).shape[1]
         if width != data.num_classes:
             raise ValueError(
                 f"expected data of {width} classes for a classifier that does not name its own, got {_listed(data.classes)}; "

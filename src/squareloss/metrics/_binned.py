@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ def ece(probabilities: Tensor, labels: Tensor, *, bins: int = 15, bootstrap: int
         seed: where they come from.
     """
     predictions = _inputs.read(probabilities, labels)
-    return single("ece", EqualWidth(predictions, bins), predictions, bootstrap, seed, {"bins": bins})
+    return single("ece", EqualWidth(predictions, bins), predictions, bootstrap, seed, {"bins": int(bins)})
 
 
 def ece_equal_mass(probabilities: Tensor, labels: Tensor, *, bins: int = 15, bootstrap: int = 0, seed: int = 0) -> Metric:
@@ -43,7 +44,7 @@ def ece_equal_mass(probabilities: Tensor, labels: Tensor, *, bins: int = 15, boo
     own. Arguments as in `ece`.
     """
     predictions = _inputs.read(probabilities, labels)
-    return single("ece_equal_mass", EqualMass(predictions, bins), predictions, bootstrap, seed, {"bins": bins})
+    return single("ece_equal_mass", EqualMass(predictions, bins), predictions, bootstrap, seed, {"bins": int(bins)})
 
 
 def debiased_ece(probabilities: Tensor, labels: Tensor, *, bins: int = 15, bootstrap: int = 0, seed: int = 0) -> Metric:
@@ -56,7 +57,7 @@ def debiased_ece(probabilities: Tensor, labels: Tensor, *, bins: int = 15, boots
     Arguments as in `ece`.
     """
     predictions = _inputs.read(probabilities, labels)
-    return single("debiased_ece", EqualMass(predictions, bins), predictions, bootstrap, seed, {"bins": bins})
+    return single("debiased_ece", EqualMass(predictions, bins), predictions, bootstrap, seed, {"bins": int(bins)})
 
 
 def classwise_ece(probabilities: Tensor, labels: Tensor, *, bins: int = 15, bootstrap: int = 0, seed: int = 0) -> Metric:
@@ -67,7 +68,7 @@ def classwise_ece(probabilities: Tensor, labels: Tensor, *, bins: int = 15, boot
     small: compare it only at equal K. Arguments as in `ece`.
     """
     predictions = _inputs.read(probabilities, labels)
-    return single("classwise_ece", Classwise(predictions, bins), predictions, bootstrap, seed, {"bins": bins})
+    return single("classwise_ece", Classwise(predictions, bins), predictions, bootstrap, seed, {"bins": int(bins)})
 
 
 @dataclass(frozen=True)
@@ -190,9 +191,9 @@ class Classwise:
 
 def check_bins(bins: int) -> int:
     """The number of bins, if it is one."""
-    if not isinstance(bins, int) or bins < 1:
+    if not isinstance(bins, (int, Integral)) or bins < 1:  # mypy does not know that int is one
         raise ValueError(f"expected a whole number of bins >= 1, got {bins!r}; 15 is usual")
-    return bins
+    return int(bins)
 
 
 def _inner_edges(values: Tensor, bins: int) -> Tensor:

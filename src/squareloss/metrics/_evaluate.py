@@ -54,8 +54,8 @@ def evaluate(
         classes=predictions.values.shape[1],
         outside=predictions.outside,
         outside_mass=predictions.outside_mass,
-        bootstrap=bootstrap,
-        seed=seed,
+        bootstrap=int(bootstrap),
+        seed=int(seed),
         replicates={name: drawn[name] for name in names if drawn},
     )
 
@@ -76,6 +76,6 @@ def _metric(name: str, values: dict[str, float], drawn: dict[str, Tensor], predi
     if name == "nll":
         details = floor_details(predictions, FLOOR)
     elif name in ("ece", "ece_equal_mass", "debiased_ece", "classwise_ece"):
-        details = {"bins": bins}
+        details = {"bins": int(bins)}
     result = build(name, values, drawn, predictions.outside, details)
     return with_wilson(result, predictions.samples) if name == "accuracy" else result

@@ -22,7 +22,7 @@ def counts(samples: int, replicates: int, seed: int) -> Iterator[Tensor]:
 
     They are drawn on the CPU, so that a seed means the same samples on every device, whatever the block.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     block = _block(samples, replicates)
     one = torch.ones(1, 1, dtype=torch.float64)
     for start in range(0, replicates, block):

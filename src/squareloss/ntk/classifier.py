@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score
 from torch import Tensor
 
 from squareloss import _probe_inputs as inputs
@@ -48,7 +49,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tolerance: relative residual of the iterative solver.
         memory_gb: refuse to take more; if None, more than the device has free.
         device: where to compute; None is where the tensor lies, or the CPU.
-        random_state: seed of the iterative solver's samples.
+        random_state: seed of the iterative solver's samples, or a `RandomState` or None to draw one.
         verbose: show progress.
 
     Attributes after fitting:
@@ -68,7 +69,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tolerance: float = 1e-6,
         memory_gb: float | None = None,
         device: str | torch.device | None = None,
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
         verbose: bool = False,
     ) -> None:
         self.mu = mu
@@ -95,7 +96,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = np.unique(columns[:, 0])
         if len(self.classes_) < 2:
             raise ValueError(f"expected two classes or more, got one class: {self.classes_.tolist()}")
-        self._device = inputs.device(self.device, X)
+        self._device, self._seed = inputs.device(self.device, X), inputs.seed(self.random_state)
         points = self._place(inputs.tensor(X, self._device), reset=True)
         labels = torch.from_numpy(inputs.indices(self.classes_, columns[:, 0])).to(self._device)
         limit = EXACT if len(self._candidates([0.0, 1.0])) == 1 else CHOICE
@@ -118,6 +119,11 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         positions = self._shifted(X).argmax(1).cpu().numpy()
         answer = self.classes_[positions]
         return torch.from_numpy(answer).to(X.device) if isinstance(X, Tensor) and answer.dtype.kind in "biuf" else answer
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy of `predict`; tensors may lie on a GPU."""
+        y, predicted = (t.cpu().numpy() if isinstance(t, Tensor) else t for t in (y, self.predict(X)))
+        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
     @property
     def mu_(self) -> float:
@@ -190,7 +196,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _fit_iterative(self, points: Tensor, labels: Tensor) -> Curve:
         """mu and the probability map by samples held out, from the largest mu down; then all samples."""
         kernel = check_kernel(self.kernel)
-        order = torch.randperm(len(points), generator=torch.Generator().manual_seed(self.random_state)).to(points.device)
+        order = torch.randperm(len(points), generator=torch.Generator().manual_seed(self._seed)).to(points.device)
         held = min(HELD_OUT, max(1, len(points) // 5))
         out, rest = order[:held], order[held:]
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
@@ -209,14 +215,14 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _nystrom(self, kernel: Kernel, points: Tensor) -> Nystrom:
         rank = min(len(points), default_rank(len(points)))
-        return Nystrom.of(kernel, points, rank, seed=self.random_state, dtype=torch.float32, progress=self.verbose)
+        return Nystrom.of(kernel, points, rank, seed=self._seed, dtype=torch.float32, progress=self.verbose)
 
     def _solve(
         self, x: Tensor, y: Tensor, mu: float, kernel: Kernel, nystrom: Nystrom | None, start: Tensor | None, tolerance: float
     ) -> Solution:
         return conjugate_gradients(
             x, y, mu, kernel, tolerance=tolerance, dtype=torch.float32, start=start, preconditioner=nystrom,
-            seed=self.random_state, memory_gb=self.memory_gb, progress=self.verbose,
+            seed=self._seed, memory_gb=self.memory_gb, progress=self.verbose,
         )  # fmt: skip
 
     def _choose(self, mus: list[float], scores: list[Tensor], codes: Tensor, labels: Tensor) -> tuple[Tensor, float]:

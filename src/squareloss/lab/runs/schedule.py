@@ -10,6 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import shorten
 
 from squareloss.lab.runs import facts
 from squareloss.lab.runs.engines import Engine, Event, Report, Task
@@ -26,7 +27,7 @@ _WAIT = 1.0  # seconds between two looks at what other processes hold
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that failed: the last line of its error, and the file with all of it."""
+    """A job that failed: its error in a line, and the file with all of it."""
 
     job: Job
     error: str
@@ -209,11 +210,21 @@ class Schedule:
 
     def _fail(self, job: Job, text: str) -> None:
         tries = f" (tried {self._lost[job.key]} times)" if self._lost[job.key] else ""
-        error = (text.strip().splitlines() or ["no message"])[-1] + tries
+        error = _named(text) + tries
         failure = Failure(job, error, self.store.write_log(self.study.name, job, f"{text}{tries}\n"))
         self.leases.release(job.key)
         self.failures.append(failure)
         self.listener.failed(job, error)
+
+
+def _named(text: str) -> str:
+    """The error of a traceback in a line: torch's go on over several, the last of which is advice."""
+    lines = text.strip().splitlines() or ["no message"]
+    frames = [i for i, line in enumerate(lines) if line.startswith('  File "')]
+    if not frames:
+        return lines[-1]
+    first = next((i for i in range(frames[-1], len(lines)) if lines[i][:1].strip()), len(lines) - 1)
+    return shorten(" ".join(lines[first:]), max(300, len(lines[first])), placeholder=" ...")
 
 
 def _batches(jobs: Sequence[Job], parallel: int) -> list[list[Job]]:

@@ -226,7 +226,14 @@ def encode(name: str, content: Artefact) -> bytes:
 
 
 def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
-    """Write a file so that a reader sees the old one or the new one, never half; with `sync`, after a loss of power too."""
+    """Write a file so that a reader sees the old one or the new one, never half; with `sync`, after a loss of power too.
+
+    What is no file, such as a pipe, /dev/stdout or /dev/null, is written to as it stands.
+    """
+    if is_stream(path):
+        with path.open("ab") as stream:
+            stream.write(content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -239,6 +246,12 @@ def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def is_stream(path: Path) -> bool:
+    """A device or a pipe; or a way to a file that is open already, as /dev/stdout is where a shell sends it to a file."""
+    opened = path.is_symlink() and path.readlink().is_relative_to("/proc")
+    return opened or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 @contextmanager

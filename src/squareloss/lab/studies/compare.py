@@ -164,6 +164,15 @@ def default_folder(study: Compare, runs: Path = Path("runs")) -> Path:
     return next(folder for folder in candidates if not _has_other_data(folder, study))
 
 
+def check_apart(study: Compare, folder: Path) -> None:
+    """Raise if results would lie in the folder of the data, where the next start would take them for a class."""
+    data = Path(study.source.data)
+    if study.source.data not in NAMES and data.is_dir() and folder.resolve().is_relative_to(data.resolve()):
+        raise ValueError(
+            f"expected results outside of the data, got {folder} in {data.resolve()}; pass another --out, or start elsewhere"
+        )
+
+
 def _has_other_data(folder: Path, study: Compare) -> bool:
     if not (folder / f"{study.name}.json").exists():
         return False

@@ -75,12 +75,17 @@ class Source:
         if self.data in NAMES:
             return self.data
         path, digest = Path(self.data), hashlib.sha256()
-        for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+        for file in _seen(path) if path.is_dir() else [path]:
             if path.is_dir():
                 digest.update(f"{file.relative_to(path).as_posix()} {file.stat().st_size}\n".encode())
-            else:
-                digest.update(file.read_bytes())
+            digest.update(file.read_bytes())  # sizes would not do: images without compression all have the same
         return digest.hexdigest()[:12]
+
+
+def _seen(folder: Path) -> list[Path]:
+    """The files of a folder, but for hidden ones, which are not read and come and go (.DS_Store)."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
 
 
 @functools.lru_cache(maxsize=2)

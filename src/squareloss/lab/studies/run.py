@@ -174,7 +174,8 @@ def with_settings(study: Study, settings: Sequence[str]) -> Study:
 
 
 def listing(width: int = 100) -> str:
-    """All studies, what they are about, what each scale costs and what can be set, in lines of that width."""
+    """All studies, what they are about, what each scale costs and what can be set, in lines of that width, 40 at least."""
+    width = max(40, width)
     lines = ["squareloss reproduce NAME --scale smoke|laptop|paper (smoke: seconds)", ""]
     settings: dict[str, list[str]] = {}
     for name in STUDIES:

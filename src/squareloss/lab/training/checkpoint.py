@@ -32,8 +32,9 @@ def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        write_tensors(temporary, contiguous, {"facts": json.dumps({"format": FORMAT, **facts})})
+        # copies, since safetensors refuses the shared memory of tied weights
+        copies = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+        write_tensors(temporary, copies, {"facts": json.dumps({"format": FORMAT, **facts})})
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
