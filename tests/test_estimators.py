@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import squareloss
 from squareloss import CrossEntropy, OneHot, Simplex, SquareLoss
+from squareloss.calibrators import Asinh
 from squareloss.estimators import LOSSES, SquareLossClassifier
 
 
@@ -198,7 +199,32 @@ def test_calibration_on_held_out_samples(digits: list[np.ndarray]) -> None:
     p = np.take_along_axis(model.predict_proba(X_test), order, axis=1)
     assert (np.diff(p, axis=1) >= 0).all()  # the order of the classes stays
     assert small(max_epochs=2, early_stopping=False).fit(X, y).reading_ is None
-    assert small(max_epochs=2, early_stopping=True).fit(X[:400], y[:400]).reading_ is None  # 40 are too few
+    assert small(max_epochs=2, early_stopping=True).fit(X[:150], y[:150]).reading_ is None  # 15 are too few
+    assert small(max_epochs=2, early_stopping=True).fit(X[:200], y[:200]).reading_ is not None
+
+
+def test_calibration_weights_samples_and_undoes_class_weights(digits: list[np.ndarray]) -> None:
+    X, X_test, y, _ = digits
+    weight = np.random.default_rng(0).integers(1, 4, size=len(y)).astype(float)
+    model = small(max_epochs=3, class_weight={3: 5.0}).fit(X, y, sample_weight=weight)
+    _, held_out = model._split(y)
+    scores, test_scores = (torch.from_numpy(model.decision_function(part)) for part in (X[held_out], X_test))
+    by_hand = Asinh(class_weight=torch.tensor([5.0 if k == 3 else 1.0 for k in range(10)], dtype=torch.float64))
+    by_hand.fit(scores, torch.from_numpy(y[held_out]), weight=torch.from_numpy(weight[held_out]), floor=True)
+    np.testing.assert_allclose(model.predict_proba(X_test), by_hand.transform(test_scores), atol=1e-6)
+
+
+def test_scores_that_say_nothing_keep_the_losss_own_reading() -> None:
+    X, y = np.zeros((300, 3)), np.arange(300) % 2
+    model = small(hidden=(), early_stopping=True, max_epochs=1)
+    model.fit(X, y)
+    with torch.no_grad():
+        for parameter in model.network_.parameters():
+            parameter.zero_()
+    model.reading_ = None
+    model._set_reading(X, y, np.ones(300))
+    assert model.reading_ is None
+    np.testing.assert_allclose(model.predict_proba(X), 0.5)
 
 
 def test_results_depend_on_the_seed_alone(blobs: tuple[np.ndarray, np.ndarray]) -> None:
