@@ -120,7 +120,7 @@ class Prior(NamedTuple):
 
 
 WEAK = Prior(np.zeros(3), np.array([3.0, 1.0, 3.0]))
-# about where the fits to 1000 held-out samples lie, for four losses on 88 kinds of data: 1.3 (0.8), -0.1 (0.4), -0.2 (1.3)
+# about where fits to a thousand held-out samples end, for four losses on data of 2 to 100 classes, with and without noise
 FIRM = Prior(np.array([1.0, 0.0, 0.5, -4.0]), np.array([1.0, 0.5, 1.0, 2.0]))
 
 
