@@ -169,7 +169,24 @@ def estimator() -> str:
         for row in data["rows"]
     ]  # fmt: skip
     head = ["data", "hidden", "", "s of fit", "times ours", "accuracy, %", "ECE", "Brier"]
-    return table(head, rows) + f"\n\n{source(data)}, {data['threads']} threads"
+    return table(head, rows) + f"\n\n{source(data)}, {data['threads']} thread{'s' * (data['threads'] > 1)}"
+
+
+def reading() -> str:
+    """Brier scores of the estimator's networks in every reading of their scores, and calibration errors in two."""
+    data = read("reading")
+    if data is None:
+        return ""
+    cells: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in data["rows"]:
+        cells.setdefault((row["loss"], row["data"]), {})[row["reading"]] = row
+    ways = list(next(iter(cells.values())))
+    rows = []
+    for (loss, name), cell in cells.items():
+        errors = ", ".join(f"{cell[way]['ece']['mean']:.4f}" for way in ("own", "estimator"))
+        rows.append([loss, name, *(f"{cell[way]['brier']['mean']:.4f}" for way in ways), errors])
+    head = ["loss", "data", *(f"Brier: {way}" for way in ways), "ECE: own, estimator"]
+    return table(head, rows) + f"\n\n{source(data)}, {data['seeds']} seeds"
 
 
 def probe() -> str:
@@ -336,6 +353,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "linear": linear,
     "accuracy": accuracy,
     "estimator": estimator,
+    "reading": reading,
     "probe": probe,
     "ntk": ntk,
     "speed": speed,

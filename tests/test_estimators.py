@@ -19,7 +19,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import squareloss
-from squareloss import CrossEntropy, OneHot, Simplex, SquareLoss
+from squareloss import CrossEntropy, OneHot, Simplex, SquareLoss, metrics
+from squareloss.calibrators import Asinh
 from squareloss.estimators import LOSSES, SquareLossClassifier
 
 
@@ -198,7 +199,53 @@ def test_calibration_on_held_out_samples(digits: list[np.ndarray]) -> None:
     p = np.take_along_axis(model.predict_proba(X_test), order, axis=1)
     assert (np.diff(p, axis=1) >= 0).all()  # the order of the classes stays
     assert small(max_epochs=2, early_stopping=False).fit(X, y).reading_ is None
-    assert small(max_epochs=2, early_stopping=True).fit(X[:400], y[:400]).reading_ is None  # 40 are too few
+    assert small(max_epochs=2, early_stopping=True).fit(X[:150], y[:150]).reading_ is None  # 15 are too few
+    assert small(max_epochs=2, early_stopping=True).fit(X[:200], y[:200]).reading_ is not None
+
+
+def test_calibration_weights_samples_and_undoes_class_weights(digits: list[np.ndarray]) -> None:
+    X, X_test, y, _ = digits
+    weight = np.random.default_rng(0).integers(1, 4, size=len(y)).astype(float)
+    model = small(max_epochs=3, class_weight={3: 5.0}).fit(X, y, sample_weight=weight)
+    _, held_out = model._split(y)
+    scores, test_scores = (torch.from_numpy(model.decision_function(part)) for part in (X[held_out], X_test))
+    by_hand = Asinh(class_weight=torch.tensor([5.0 if k == 3 else 1.0 for k in range(10)], dtype=torch.float64))
+    by_hand.fit(scores, torch.from_numpy(y[held_out]), weight=torch.from_numpy(weight[held_out]), floor=True)
+    np.testing.assert_allclose(model.predict_proba(X_test), by_hand.transform(test_scores), atol=1e-6)
+
+
+def test_the_losss_own_reading_stays_where_its_brier_score_is_lower() -> None:
+    """The network's estimate is made to be eta itself, so that it is close: now the one is lower, now the other."""
+    kept = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        eta = 0.2 * (1 + np.sin(3 * rng.uniform(-1, 1, size=(800, 1))))
+        y = (rng.random(800) < eta[:, 0]).astype(int)
+        model = small(hidden=(), standardize=False, max_epochs=1, calibrate=False).fit(eta, y)
+        with torch.no_grad():  # eta = (1 + f) / 2
+            for parameter, value in zip(model.network_.parameters(), ([[-2.0], [2.0]], [1.0, -1.0]), strict=True):
+                parameter.copy_(torch.tensor(value))
+        own = torch.from_numpy(model.predict_proba(eta))
+        np.testing.assert_allclose(own, np.hstack([1 - eta, eta]), atol=1e-6)
+        labels, scores = torch.from_numpy(y), model.loss_.link.scores(model._forward(eta))
+        bent = Asinh().fit(scores, labels, floor=True).transform(scores)
+        model._set_reading(eta, y, np.ones(800))
+        kept.append(model.reading_ is not None)
+        assert kept[-1] == (metrics.brier(bent, labels) < metrics.brier(own, labels))
+    assert set(kept) == {True, False}
+
+
+def test_scores_that_say_nothing_keep_the_losss_own_reading() -> None:
+    X, y = np.zeros((300, 3)), np.arange(300) % 2
+    model = small(hidden=(), early_stopping=True, max_epochs=1)
+    model.fit(X, y)
+    with torch.no_grad():
+        for parameter in model.network_.parameters():
+            parameter.zero_()
+    model.reading_ = None
+    model._set_reading(X, y, np.ones(300))
+    assert model.reading_ is None
+    np.testing.assert_allclose(model.predict_proba(X), 0.5)
 
 
 def test_results_depend_on_the_seed_alone(blobs: tuple[np.ndarray, np.ndarray]) -> None:

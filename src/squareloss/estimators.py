@@ -26,9 +26,10 @@ from torch import Tensor
 from torch.func import functional_call
 from typing_extensions import Self
 
-from squareloss import _checks, _reading
+from squareloss import _checks
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads
 from squareloss._probe_inputs import check_present
+from squareloss.calibrators import Asinh
 from squareloss.codings import Coding, OneHot
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 from squareloss.models import MLP
@@ -40,6 +41,7 @@ LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes
     "squentropy": lambda K: Squentropy(),
 }
 MANY = 1000  # samples from which early_stopping="auto" holds some back
+ENOUGH = 20  # held-out samples to calibrate on; with fewer, a softmax is best left as it is
 CHUNK = 8192  # rows per forward pass in prediction
 
 
@@ -63,8 +65,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             epochs, and keep the weights of the best epoch. "auto" does so from 1000 samples on.
         validation_fraction: the share held back, stratified by class where that is possible.
         patience: epochs without improvement before it stops.
-        calibrate: fit the reading of probabilities on the samples held back, if they are 50 or more: temperature scaling, with
-            a floor where labels look noisy, if that lowers their Brier score. Else the loss's own reading stands.
+        calibrate: read probabilities by `calibrators.Asinh`, with a floor for labels that are wrong at random, fitted on the
+            samples held back, if they are 20 or more and their Brier score gets lower. Else the loss's own reading stands.
         class_weight: a dict from class to weight, or "balanced" (n / (K n_k)). It moves `predict` and `decision_function`
             towards the heavy classes; `predict_proba` undoes it, and remains an estimate for the data as they came.
         standardize: bring each feature to mean 0 and variance 1 on the training data (in `partial_fit`, the first batch). On,
@@ -79,7 +81,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         network_: the trained `squareloss.models.MLP`, on the CPU; its inputs are standardised features.
         loss_: the loss it was trained with, class weights included; `loss_.link` reads the network's outputs.
         mean_, scale_: (d,) what standardising subtracts and divides by.
-        reading_: slope, floor and class weights of the calibrated reading, or None for the loss's own.
+        reading_: the fitted `calibrators.Asinh`, which also undoes the class weights, or None for the loss's own reading.
         class_weight_: (K,) the weights of the classes.
         loss_curve_: the mean training loss of each epoch.
         validation_curve_: the loss on the held-out part after each epoch; empty without early stopping.
@@ -195,10 +197,12 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities (n, K) in the order of `classes_`; class weights and label smoothing are undone."""
         outputs = self._outputs(X)
-        if self.reading_ is not None:
-            return self.reading_.probabilities(self.loss_.link.scores(outputs).numpy())
-        probabilities: np.ndarray = self.loss_.probabilities(outputs).numpy()
-        return probabilities
+        if self.reading_ is None:
+            probabilities = self.loss_.probabilities(outputs)
+        else:
+            probabilities = self.reading_.transform(self.loss_.link.scores(outputs))
+        array: np.ndarray = probabilities.numpy()
+        return array
 
     def _train(self, samples: Samples, held_out: Samples | None, epochs: int) -> None:
         """Train `network_` for so many epochs, or until the loss on the held-out samples has stopped falling."""
@@ -304,13 +308,19 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.loss_curve_: list[float] = []
         self.validation_curve_: list[float] = []
         self.n_epochs_ = 0
-        self.reading_: _reading.Reading | None = None
+        self.reading_: Asinh | None = None
         self._moments = None
 
     def _set_reading(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
-        outputs = self._forward(X)
-        scores, own = self.loss_.link.scores(outputs).numpy(), self.loss_.probabilities(outputs).numpy()
-        self.reading_ = _reading.fit(scores, y, weight, self.class_weight_, own)
+        """Fit `Asinh` to held-out samples, and keep it if their Brier score is lower than in the loss's own reading."""
+        outputs, labels, weights = self._forward(X), torch.from_numpy(y), torch.from_numpy(weight)
+        scores = self.loss_.link.scores(outputs)
+        if len(y) < ENOUGH or not bool((scores != scores[:, :1]).any()):
+            return
+        reading = Asinh(class_weight=torch.from_numpy(self.class_weight_)).fit(scores, labels, weight=weights, floor=True)
+        own, fitted = (_brier(p, labels, weights) for p in (self.loss_.probabilities(outputs), reading.transform(scores)))
+        if fitted < own:
+            self.reading_ = reading
 
     def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """The rows to train on, and those held back for early stopping."""
@@ -363,6 +373,12 @@ def _loss(loss: str | Loss, num_classes: int) -> Loss:
     loss = copy.deepcopy(loss)
     loss.reduction, loss.ignore_index = "none", -100
     return loss
+
+
+def _brier(p: Tensor, labels: Tensor, weight: Tensor) -> float:
+    """The Brier score of probabilities (n, K), samples weighted, up to a factor."""
+    at_label = p.gather(1, labels[:, None])[:, 0]
+    return float((weight * (p.square().sum(1) - 2 * at_label + 1)).sum())
 
 
 def _class_weights(given: Any, classes: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -29,6 +29,18 @@ def read(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return scores.double(), _inputs.classes(labels, scores)
 
 
+def read_weight(weight: Tensor | None, scores: Tensor) -> Tensor:
+    """Weights of the samples (N,), of mean 1, in the dtype and on the device of the scores; ones for None."""
+    if weight is None:
+        return scores.new_ones(len(scores))
+    if weight.shape != scores.shape[:1]:
+        raise ValueError(f"expected weight of shape ({len(scores)},), one per sample, got {tuple(weight.shape)}")
+    wide = weight.to(scores)
+    if not bool(((wide >= 0) & wide.isfinite()).all()) or float(wide.max()) == 0:
+        raise ValueError("expected finite sample weights, none below 0 and not all 0")
+    return wide / wide.mean()
+
+
 def check_classes(scores: Tensor, classes: int) -> None:
     """Raise for scores of another number of classes than were fitted."""
     class_dim(scores)  # says what is wrong with scores that are no tensor
