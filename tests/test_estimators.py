@@ -87,12 +87,28 @@ def test_partial_fit_learns_from_batches_that_lack_classes(digits: list[np.ndarr
         for index in np.array_split(np.argsort(y % 5, kind="stable"), 5):
             model.partial_fit(X[index], y[index], classes=np.arange(10))
     assert model.score(X_test, y_test) > 0.9
-    with pytest.raises(ValueError, match=r"expected labels among classes_ .*, got \[10 11\]"):
+    with pytest.raises(ValueError, match=r"expected labels among the classes .*, got \[10 11\]"):
         model.partial_fit(X, y + 2)
     with pytest.raises(ValueError, match="expected classes at the first call"):
         small().partial_fit(X, y)
     with pytest.raises(ValueError, match="balanced"):
         small(class_weight="balanced").partial_fit(X, y, classes=np.arange(10))
+
+
+def test_a_first_partial_fit_that_is_refused_leaves_nothing_behind(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    refused = small()
+    with pytest.raises(ValueError, match=r"expected labels among the classes \[0 1\], got \[2\]"):
+        refused.partial_fit(X, y, classes=[0, 1])
+    assert same(refused.partial_fit(X, y, classes=[0, 1, 2]), small().partial_fit(X, y, classes=[0, 1, 2]))
+
+
+def test_nearly_all_samples_can_be_held_back_but_not_all(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    almost = np.float32(1 - 2 / len(y))  # fewer are left than there are classes
+    assert small(early_stopping=True, validation_fraction=almost).fit(X, y).n_epochs_ > 0
+    with pytest.raises(ValueError, match="expected validation_fraction to leave samples to train on"):
+        small(early_stopping=True, validation_fraction=1 - 0.1 / len(y)).fit(X, y)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +184,8 @@ def test_class_weights_are_sample_weights(blobs: tuple[np.ndarray, np.ndarray]) 
         small(loss=SquareLoss(weight=torch.ones(3)), class_weight="balanced").fit(X, y)
     with pytest.raises(ValueError, match="expected positive class weights, got 0"):
         small(class_weight={0: 0.0}).fit(X, y)
+    with pytest.raises(ValueError, match="expected positive class weights, got 0"):
+        small(loss=SquareLoss(weight=torch.tensor([0.0, 1.0, 1.0]))).fit(X, y)
 
 
 def test_early_stopping_keeps_the_best_weights(blobs: tuple[np.ndarray, np.ndarray]) -> None:

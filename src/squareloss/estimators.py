@@ -168,17 +168,18 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             sample_weight: (n,), non-negative; taken as it is, so that weights of different calls compare.
         """
         self._check_options()
-        first = not hasattr(self, "classes_")
+        first = not hasattr(self, "network_")  # the last thing that a first call sets, so that a refused one leaves none
         if first and classes is None:
             raise ValueError("expected classes at the first call of partial_fit, got None; pass every label there will be")
         if isinstance(self.class_weight, str):
             raise ValueError("expected class_weight to be a dict or None in partial_fit, got 'balanced', which needs all data")
         X, y, weight = self._validated(X, y, sample_weight, reset=first)
+        labels = np.unique(y) if classes is None else np.concatenate([np.unique(y), np.unique(classes)])
+        _check_known(labels, np.unique(classes) if first else self.classes_)
         if first:
             self._set_classes(np.unique(classes), y, weight)
             self._set_statistics(X, weight)
             self._set_network(X.shape[1])
-        self._check_known(y if classes is None else np.concatenate([np.unique(y), np.unique(classes)]))
         self._train(self._samples(X, np.searchsorted(self.classes_, y), weight), None, 1)
         return self
 
@@ -282,12 +283,12 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if self.class_weight is not None:
             if self.loss_.weight is not None:
                 raise ValueError("expected class weights in one place, got class_weight and a loss with weight; leave one out")
-            if not (weights > 0).all():
-                raise ValueError(f"expected positive class weights, got {weights.min()}; leave the samples of that class out")
             self.loss_.weight = torch.tensor(weights, dtype=torch.float32)
         elif self.loss_.weight is not None:
             _checks.weight(self.loss_.weight, len(classes))
             weights = self.loss_.weight.double().numpy()
+        if not (weights > 0).all():
+            raise ValueError(f"expected positive class weights, got {weights.min()}; leave the samples of that class out")
         self.class_weight_ = weights
 
     def _set_statistics(self, X: np.ndarray, weight: np.ndarray) -> None:
@@ -329,7 +330,12 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             return rows, None
         held_out = math.ceil(self.validation_fraction * len(y))
         counts = np.bincount(y)
-        stratify = y if counts[counts > 0].min() >= 2 and held_out >= len(counts) else None
+        if held_out >= len(y):
+            raise ValueError(
+                f"expected validation_fraction to leave samples to train on, got {self.validation_fraction} of {len(y)} samples"
+            )
+        both = min(held_out, len(y) - held_out) >= len(counts)  # parts can have every class
+        stratify = y if both and counts[counts > 0].min() >= 2 else None
         train, test = train_test_split(rows, test_size=held_out, stratify=stratify, random_state=self._seed)
         return train, test
 
@@ -338,15 +344,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         x = torch.from_numpy((X - self.mean_) / self.scale_).to(device, torch.float32)
         return Samples(x, torch.from_numpy(y).to(device), torch.tensor(weight, dtype=torch.float32, device=device))
 
-    def _check_known(self, labels: np.ndarray) -> None:
-        unknown = np.setdiff1d(labels, self.classes_)
-        if len(unknown):
-            raise ValueError(
-                f"expected labels among classes_ {self.classes_}, got {unknown}; give all classes to the first call"
-            )
-
     def _check_options(self) -> None:
-        fraction = isinstance(self.validation_fraction, float) and 0 < self.validation_fraction < 1
+        fraction = _is_number(self.validation_fraction) and 0 < self.validation_fraction < 1
         widths = isinstance(self.hidden, (Sequence, np.ndarray)) and not isinstance(self.hidden, str)
         for name, right, expected in [
             ("hidden", widths and all(_is_count(w) for w in self.hidden), "a tuple of positive integers, such as (100,)"),
@@ -360,6 +359,12 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         ]:
             if not right:
                 raise ValueError(f"expected {name} to be {expected}, got {getattr(self, name)!r}")
+
+
+def _check_known(labels: np.ndarray, classes: np.ndarray) -> None:
+    unknown = np.setdiff1d(labels, classes)
+    if len(unknown):
+        raise ValueError(f"expected labels among the classes {classes}, got {unknown}; give all classes to the first call")
 
 
 def _loss(loss: str | Loss, num_classes: int) -> Loss:
