@@ -1,6 +1,7 @@
 """The studies of the theorems: each runs and is shown at smoke scale; targets, classes and estimators are what they say."""
 
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 import torch
 
 from squareloss.lab import report
-from squareloss.lab.report.views import _rates
-from squareloss.lab.report.views._rates import Series, failing, late, slope, table, tally, verdict
+from squareloss.lab.report.views import _rates, noise_injection, view
+from squareloss.lab.report.views._rates import Series, failing, late, near, slope, table, tally, verdict
 from squareloss.lab.runs import Store
 from squareloss.lab.runs.execute import execute
 from squareloss.lab.studies import get
@@ -47,6 +48,35 @@ def test_every_study_runs_and_is_shown(name, tmp_path):
     assert all(sentence[:40] in page.replace("&lt;", "<").replace("&gt;", ">") for sentence in found.view.sentences)
     for kind in ("md", "tex", "csv"):
         assert report.write(tmp_path, kind).stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", [*STUDIES, "spirals", "sine"])
+def test_a_study_run_in_pieces_is_shown_and_claims_nothing_from_one_point(name, tmp_path):
+    study = get(name)
+    header, records = header_of(study, "smoke", [0]), execute(study, "smoke", [0], tmp_path).records
+    for record in records:
+        for part in ([record], [other for other in records if other is not record]):
+            found = view(part, header)
+            assert all(table.rows for table in found.tables) and all(figure.panels for figure in found.figures)
+            texts = [*found.sentences, *(entry.text for table in found.tables for row in table.rows for entry in row)]
+            assert not [text for text in texts if re.search(r"\bnan\b", text)]
+            assert all("nan" not in panel.svg for figure in found.figures for panel in figure.panels)
+
+
+def test_losses_on_the_circle_stand_beside_each_other_by_n(tmp_path):
+    """A loss that lacks an n has a dash there, and its other values in their own rows."""
+    study = get("calibration_rate")
+    header, records = header_of(study, "smoke", [0]), execute(study, "smoke", [0], tmp_path).records
+    gone = min((r for r in records if r.spec["height"] == 1 and r.spec["loss"] == "square"), key=lambda r: r.spec["n"])
+
+    def side(some):
+        found = next(table for table in view(some, header).tables if table.heading == "Losses on the circle")
+        return [[entry.text for entry in row] for row in found.rows]
+
+    whole = side(records)
+    assert whole[0][0] == str(gone.spec["n"])
+    whole[0][1] = "–"  # square loss has the first column
+    assert side([r for r in records if r is not gone]) == whole
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -208,8 +238,34 @@ def test_a_slope_that_changes_is_told():
     assert tally([bent]) == "1 of 1" and tally([late(bent)]) == "0 of 1 (bent: no)"
     made = table("rates", [bent], "", halves=True)
     assert made.columns[-1] == "slope over the last half" and made.rows[0][-1].value == pytest.approx(-0.2, abs=0.03)
-    near = Series("near", n, bent.samples, slope(bent).value + 1e-3)
-    assert tally([near]) == "1 of 1 (near: yes, within the interval)"
+    barely = Series("near", n, bent.samples, slope(bent).value + 1e-3)
+    assert tally([barely]) == "1 of 1 (near: yes, within the interval)"
+
+
+def test_one_point_has_no_slope():
+    one = Series("a", [100.0], [[0.1, 0.2]], -0.5)
+    assert math.isnan(slope(one).value) and verdict(slope(one), -0.5) == near(slope(one), -0.5) == ("can't be told", "")
+    assert tally([one]) == "0 of 1 (a: can't be told)" and late(one) == one
+    assert [entry.text for entry in table("t", [one], "", halves=True).rows[0][3:]] == ["–", "–", "can't be told", "– (–)"]
+    assert _rates.panel("p", [], "n", "error") == []
+
+
+def test_the_last_half_is_of_places_not_of_seeds():
+    """Two seeds at each n: the last half has two n, as with one seed."""
+    n = [100.0, 200.0, 400.0, 800.0]
+    once = Series("a", n, [[m**-0.5] for m in n])
+    twice = Series("a", [m for m in n for _ in range(2)], [[m**-0.5] for m in n for _ in range(2)])
+    assert set(late(twice).x) == set(late(once).x) == {400.0, 800.0}
+    assert slope(late(twice)).value == pytest.approx(-0.5)
+    assert late(Series("b", [1.0, 1.0, 2.0, 2.0], twice.samples[:4])).x == [1.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(("rate", "above"), [(0.14, True), (0.132, False)])
+def test_rates_that_are_said_to_be_above_both_bounds_are(rate, above):
+    """At gamma = 0.9, gamma/7 is 0.129 and gamma^2/6 is 0.135."""
+    n = [10.0, 20.0, 30.0]
+    rows = [Series("", n, [[math.exp(-c * m)] for m in n], -gamma / 7) for c, gamma in ((0.05, 0.2), (rate, 0.9))]
+    assert (", all above both;" in noise_injection._rates(rows)) is above
 
 
 def test_tables_without_a_bound_judge_nothing():

@@ -6,7 +6,7 @@ Slopes, choices of a penalty over replications, tests of a claim, figures of its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -54,9 +54,13 @@ class View:
 
 
 def view(records: Sequence[Record], header: Header) -> View:
-    """The view of a study; an empty one if it has none."""
+    """The view of a study, without tables and figures that have nothing in them; an empty one if it has none.
+
+    A study may be run in pieces: a view must stand any part of its records.
+    """
     if header.study not in VIEWS:
         return View()
     module: Any = import_module(VIEWS[header.study])
     found: View = module.view(records, header)
-    return found
+    tables, figures = [t for t in found.tables if t.rows], [f for f in found.figures if f.panels]
+    return replace(found, tables=tables, figures=figures)

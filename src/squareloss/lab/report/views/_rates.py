@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -76,24 +76,38 @@ def _resampled(sample: Any, draw: np.random.Generator) -> Any:
 
 @dataclass(frozen=True)
 class Slope:
-    """A least-squares slope with its 95% interval over replications; low and high are None if there is one replication."""
+    """A least-squares slope with its 95% interval over replications; low and high are None if there is one replication.
+
+    The value is NaN where there are no two points to lay a line through.
+    """
 
     value: float
     low: float | None = None
     high: float | None = None
 
+    def __str__(self) -> str:
+        return "–" if math.isnan(self.value) else f"{self.value:.3f}"
+
+    def entry(self) -> Entry:
+        """The value in a table."""
+        return Entry(str(self), None if math.isnan(self.value) else self.value)
+
     def interval(self) -> str:
         """As text."""
+        if math.isnan(self.value):
+            return "–"
         return "exact" if self.low is None else f"{self.low:.3f} to {self.high:.3f}"
 
 
 def slope(series: Series, *, exponential: bool = False) -> Slope:
     """The slope of log mean against log x, or against x, by least squares; the interval by resampling replications at each x.
 
-    Points whose mean is not positive are left out.
+    Points whose mean is not positive are left out; of fewer than two x there is none.
     """
     kept = [i for i, mean in enumerate(series.means) if mean > 0]
     x = np.array([series.x[i] for i in kept], dtype=float)
+    if len(set(x)) < 2:
+        return Slope(math.nan)
     across = x if exponential else np.log(x)
     value = _fit(across, np.log(series.means[kept]))
     if not series.errors[kept].any():
@@ -103,8 +117,9 @@ def slope(series: Series, *, exponential: bool = False) -> Slope:
 
 
 def late(series: Series) -> Series:
-    """The last half of the points, two at least: a rate is a statement on the limit, and all points may not yet show it."""
-    start = min(len(series.x) // 2, len(series.x) - 2)
+    """The last half of the x, two at least: a rate is a statement on the limit, and all points may not yet show it."""
+    places = list(dict.fromkeys(series.x))  # an x stands there once for each seed
+    start = series.x.index(places[max(0, min(len(places) // 2, len(places) - 2))]) if places else 0
     spread = None if series.spread is None else series.spread[start:]
     return Series(series.name, series.x[start:], series.samples[start:], series.bound, spread)
 
@@ -116,6 +131,8 @@ def _fit(x: Any, y: Any) -> float:
 
 def verdict(found: Slope, bound: float) -> tuple[str, str]:
     """Whether a slope is at least as steep as the bound's, in words, and the kind of the entry."""
+    if math.isnan(found.value):
+        return "can't be told", ""
     low, high = (found.value if edge is None else edge for edge in (found.low, found.high))
     if high <= bound:
         return "yes", "better"
@@ -126,6 +143,8 @@ def verdict(found: Slope, bound: float) -> tuple[str, str]:
 
 def near(found: Slope, law: float) -> tuple[str, str]:
     """Where a slope lies beside that of a law which is no bound, in words."""
+    if math.isnan(found.value):
+        return "can't be told", ""
     if found.low is None or found.high is None:
         return f"off by {found.value - law:+.3f}", ""
     return ("in the interval", "better") if found.low <= law <= found.high else ("outside the interval", "")
@@ -148,7 +167,7 @@ def table(
                 Entry(series.name, series.name),
                 Entry(f"{_short(series.x[0])} to {_short(series.x[-1])}", series.x[-1]),
                 Entry(bound, series.bound),
-                Entry(f"{found.value:.3f}", found.value),
+                found.entry(),
                 Entry(found.interval(), found.low),
                 Entry(told, told, kind),
                 *([_late_entry(series, exponential)] if halves else []),
@@ -165,7 +184,7 @@ def table(
 
 def _late_entry(series: Series, exponential: bool) -> Entry:
     found = slope(late(series), exponential=exponential)
-    return Entry(f"{found.value:.3f} ({found.interval()})", found.value)
+    return replace(found.entry(), text=f"{found} ({found.interval()})")
 
 
 def _short(value: float) -> str:
@@ -182,15 +201,17 @@ def tally(rows: Sequence[Series]) -> str:
 
 def panel(
     heading: str, rows: Sequence[Series], x_label: str, y_label: str, *, exponential: bool = False, through: int = 0
-) -> Panel:
+) -> list[Panel]:
     """Means with twice their standard error on logarithmic axes (x plain if exponential), and the bound's slope as dashes.
 
-    They go through the first point, or the last (-1).
+    They go through the first point, or the last (-1). One panel, or none where there is nothing to draw.
     """
     lines = [[(_place(x, exponential), m, e) for x, m, e in _points(series)] for series in rows]
     guides = [_guide(line, series.bound, exponential, through) for line, series in zip(lines, rows, strict=True)]
     heights = [math.log10(m) for line in lines for _, m, _ in line] + [end[1] for guide in guides for end in guide]
     places = [x for line in lines for x, _, _ in line]
+    if not places:
+        return []
     low, high = min(heights), max(heights)
     room = 0.05 * (high - low) or 0.5
     y = (low - room, high + room)
@@ -200,7 +221,7 @@ def panel(
         _draw(plot, line, series, colour)
         if guide:
             plot.rule(guide[0], guide[1])
-    return Panel(heading, plot.svg(), [(i, series.name, False) for i, series in enumerate(rows)])
+    return [Panel(heading, plot.svg(), [(i, series.name, False) for i, series in enumerate(rows)])]
 
 
 def _points(series: Series) -> list[tuple[float, float, float]]:

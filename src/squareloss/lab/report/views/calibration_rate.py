@@ -27,27 +27,25 @@ def view(records: Sequence[Record], header: Header) -> View:
     losses = by(records, lambda spec: spec["loss"] if spec["height"] == 1 else None)
     rows = [series(f"d = {d}", dimensions[d], "largest", -1 / (4 * d - 2)) for d in sorted(dimensions)]
     sides = {name: series(NAMES[name], losses[name], "largest") for name in NAMES if name in losses}
-    guess = ", ".join(f"{slope(s).value:.3f} for {s.name} (bound {s.bound:.3f})" for s in rows)
+    guess = ", ".join(f"{slope(s)} for {s.name} (bound {s.bound:.3f})" for s in rows)
     halves = ", ".join(f"{-d / (4 * d - 2):.3f}" for d in sorted(dimensions))
     sentences = [
         "Statement: with mu of the order n^((d-1)/(2d-1)), the largest error of (f + 1)/2 as an estimate of eta is at most of "
         "the order n^(-1/(4d-2)).",
         f"At least as steep in {tally(rows)} dimensions: {guess}. The bound is loose; that on the root of the squared error "
-        f"has the exponent -d/(4d-2), here {halves}.",
+        f"has the exponent -d/(4d-2), here {halves}."
+        if rows
+        else "Square loss has no results by dimension.",
         _floors(sides),
     ]
     caption = "Over 2,000 points of the circle, or thousands of random ones and the axes of the sphere: at most the supremum."
     tables = [table("Largest error against n", rows, caption, halves=True), _side(sides)]
-    figures = [Figure("Square loss", GUIDE, [panel("Square loss", rows, "n", "largest error of eta")])]
-    if sides:
-        drawn = [panel("On the circle, eta from 0 to 1", list(sides.values()), "n", "largest error of eta")]
-        figures.append(
-            Figure(
-                "Beside cross-entropy",
-                "The same kernel, mu and samples; one mu for all losses, so their order is no ranking.",
-                drawn,
-            )
-        )
+    drawn = panel("On the circle, eta from 0 to 1", list(sides.values()), "n", "largest error of eta")
+    beside = "The same kernel, mu and samples; one mu for all losses, so their order is no ranking."
+    figures = [
+        Figure("Square loss", GUIDE, panel("Square loss", rows, "n", "largest error of eta")),
+        Figure("Beside cross-entropy", beside, drawn),
+    ]
     return View(tables, figures, sentences, plain=False)
 
 
@@ -64,15 +62,15 @@ def _floors(sides: dict[str, Series]) -> str:
     return (
         f"Cross-entropy comes down to a floor where its outputs have a hard bound C ({'; '.join(told)}), as the text says. "
         f"With the same penalty and no bound it shows none: {free.means[0]:.3f} at n = {free.x[0]:g}, {free.means[-1]:.3f} "
-        f"at n = {free.x[-1]:g}, a slope of {slope(free).value:.3f}."
+        f"at n = {free.x[-1]:g}, a slope of {slope(free)}."
     )
 
 
 def _side(sides: dict[str, Series]) -> Table:
-    ns = next(iter(sides.values())).x if sides else ()
+    by_n = [dict(zip(found.x, found.means.tolist(), strict=True)) for found in sides.values()]
     rows = [
-        [Entry(f"{n:g}", n), *(Entry(f"{found.means[i]:.4f}", float(found.means[i])) for found in sides.values())]
-        for i, n in enumerate(ns)
+        [Entry(f"{n:g}", n), *(Entry(f"{mine[n]:.4f}", mine[n]) if n in mine else Entry("–") for mine in by_n)]
+        for n in sorted({n for mine in by_n for n in mine})
     ]
     columns = ["n", *(found.name for found in sides.values())]
     return Table("Losses on the circle", columns, rows, "The largest error of eta, means over replications.")

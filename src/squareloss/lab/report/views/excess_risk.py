@@ -56,10 +56,8 @@ def _others(risk: dict[tuple[int, float], Series]) -> Table:
     rows = []
     for (d, k), measured in risk.items():
         exponents = [bound(d, k), d * (k + 1) / (d * k + 4 * d - 2), (k + 1) / (k + 3 + d), 0.5]
-        found = slope(measured).value
-        rows.append(
-            [Entry(measured.name, measured.name), *(Entry(f"{-e:.3f}", -e) for e in exponents), Entry(f"{found:.3f}", found)]
-        )
+        rates = [Entry(f"{-e:.3f}", -e) for e in exponents]
+        rows.append([Entry(measured.name, measured.name), *rates, slope(measured).entry()])
     columns = [
         "setting",
         "this theorem",
@@ -75,5 +73,5 @@ def _figure(heading: str, found: dict[tuple[int, float], Series]) -> Figure:
     panels = []
     for d in dict.fromkeys(d for d, _ in found):
         rows = [series for (dimension, _), series in found.items() if dimension == d]
-        panels.append(panel(f"d = {d}", rows, "n", heading.lower()))
+        panels += panel(f"d = {d}", rows, "n", heading.lower())
     return Figure(heading, f"Means over replications, with twice the standard error. {GUIDE}", panels)

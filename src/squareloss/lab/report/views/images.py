@@ -36,12 +36,7 @@ def view(records: Sequence[Record], header: Header) -> View:
     found = nets(records)
     tables = [table for make in VIEWS_OF.get(header.study, ()) for table in apart(make, found)]
     figures = [robustness(found)] if header.study in ("table1", "adversarial_training") else []
-    return View(
-        tables,
-        [figure for figure in figures if figure.panels],
-        [*tally(found), *cautions(found)],
-        plain=False,
-    )
+    return View(tables, figures, [*tally(found), *cautions(found)], plain=False)
 
 
 def apart(make: Make, found: Sequence[Net]) -> list[Table]:

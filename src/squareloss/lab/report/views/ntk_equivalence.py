@@ -34,7 +34,7 @@ def view(records: Sequence[Record], header: Header) -> View:
         "Statement: the penalised network comes to kernel ridge with h at the same mu, if it is wide and the time 2 zeta mu k "
         "lies between two logarithms.",
         *(_sentence(name, rows) for name, rows in groups.items()),
-        _window([found for found in best if found.bound == ROUGH]),
+        *_window([found for found in best if found.bound == ROUGH]),
     ]
     caption = "Root mean square over the sphere, mean over replications. Decay toward W(0) has the usual -1/2; decay toward 0 "
     caption += "has erased W(0) by then, at any width."
@@ -50,12 +50,12 @@ def view(records: Sequence[Record], header: Header) -> View:
         _diagnostics(groups),
     ]
     panels = [
-        panel("By width, at the last time", last, "width", ROUND),
-        panel("By width, at the best time", best, "width", ROUND),
+        *panel("By width, at the last time", last, "width", ROUND),
+        *panel("By width, at the best time", best, "width", ROUND),
         _by_time(groups),
     ]
     figure = Figure("Network and ridge", "Distances of outputs; dashes: the expected exponent. Time is 2 zeta mu k.", panels)
-    return View([t for t in tables if t.rows], [figure], sentences, plain=False)
+    return View(tables, [figure], sentences, plain=False)
 
 
 def _means(record: Record) -> list[float]:
@@ -75,22 +75,24 @@ def _sentence(variant: str, records: Sequence[Record]) -> str:
     means, times = _means(widest), widest.spec["times"]
     best, last = int(np.argmin(means)), len(times) - 1
     found = _series(variant, records, last)
-    law, end = (slope(part).value for part in (found, late(found)))
+    law, end = (slope(part) for part in (found, late(found)))
     nearest = f"nearest to ridge at time {times[best]:g} ({means[best]:.4f}); " if best < last else ""
     return (
         f"{NAMES[variant]}, width {widest.spec['width']}: {nearest}{means[-1]:.4f} from ridge at time {times[-1]:g}, where the "
-        f"slope in the width is {law:.3f} ({end:.3f} over the last half)."
+        f"slope in the width is {law} ({end} over the last half)."
     )
 
 
-def _window(found: Sequence[Series]) -> str:
-    """How near decay toward 0 comes at all."""
-    told = " and ".join(f"{slope(series).value:.3f}" for series in found)
-    return (
+def _window(found: Sequence[Series]) -> list[str]:
+    """How near decay toward 0 comes at all, if it was run."""
+    told = " and ".join(str(slope(series)) for series in found)
+    if not told:
+        return []
+    return [
         f"At its best time decay toward 0 comes nearer with the width by slopes of {told}. A rough argument, made after the "
         "measurement, gives -1/4: by time t what is left of the start falls as e^-t, and the relative change of the weights "
         "grows as e^t / sqrt(m)."
-    )
+    ]
 
 
 def _diagnostics(groups: dict[str, list[Record]]) -> Table:

@@ -28,14 +28,14 @@ def view(records: Sequence[Record], header: Header) -> View:
     sentences = [
         "What the theory leaves out: h holds linear and even functions only, so it is not positive definite on the whole "
         "sphere, and not every Lipschitz function lies in its RKHS.",
-        f"Error on sign(cos 3 theta), separable with a margin: {told}. Any function that is linear plus even errs on at "
-        "least 1/6 of it.",
+        f"Error on sign(cos 3 theta), separable with a margin: {told or 'none measured yet'}. Any function that is linear plus "
+        "even errs on at least 1/6 of it.",
     ]
     if networks:
         sides = "; ".join(f"{NAMES[b]} {100 * float(np.mean(found[0].metrics['error'])):.3g}%" for b, found in networks.items())
-        spec = networks[False][0].spec
-        sentences.append(f"Networks of width {spec['width']} trained by descent on {spec['n']} points show the same: {sides}.")
-    panels = [_errors(classes), _degrees(degrees)]
+        spec = next(iter(networks.values()))[0].spec
+        sentences.append(f"Networks of width {spec['width']} trained by descent on {spec['n']} points: {sides}.")
+    panels = [draw(groups) for draw, groups in ((_errors, classes), (_degrees, degrees)) if groups]
     figure = Figure("What is out of reach", "Means over replications.", panels)
     return View([_table(classes, networks), _degree_table(degrees)], [figure], sentences, plain=False)
 

@@ -17,7 +17,7 @@ def view(records: Sequence[Record], header: Header) -> View:
     groups = by(records, lambda spec: (spec["classes"], spec["mu"]))
     drawn = {kind: [_series(kind, mu, groups[k, mu]) for k, mu in groups if k == kind] for kind in ("arcs", "caps")}
     tails = [_series(kind, mu, failing(found, 0.5)) for (kind, mu), found in groups.items() if kind == "arcs"]
-    arcs = [found for found in tails if len(found.x) > 1]
+    arcs = [found for found in tails if len(set(found.x)) > 1]
     told = "; ".join(f"{found.name}: {_law(found)}" for found in arcs)
     sentences = [
         "Statement: on separable classes, with mu = o(1) and a bounded RKHS norm of the fit, the probability of any error is "
@@ -30,15 +30,11 @@ def view(records: Sequence[Record], header: Header) -> View:
     tables = [table("Decay by n", arcs, caption, exponential=True, halves=True), _counts(groups)]
     heads = {"arcs": "Arcs: label in the RKHS", "caps": "Opposite caps: label not in the RKHS"}
     panels = [
-        panel(heads[kind], rows, "n", "P(any error)", exponential=kind == "arcs")
-        for kind, rows in drawn.items()
-        if any(found.x for found in rows)
+        one for kind, rows in drawn.items() for one in panel(heads[kind], rows, "n", "P(any error)", exponential=kind == "arcs")
     ]
     about = "Twice the standard error as bars, where they fit; n without any error are left out. "
     about += "A straight line on the left is a rate."
-    return View(
-        [t for t in tables if t.rows], [Figure("Probability of any error", about, panels)], sentences, plain=False, brief=1
-    )
+    return View(tables, [Figure("Probability of any error", about, panels)], sentences, plain=False, brief=1)
 
 
 def _series(kind: str, mu: str, records: Sequence[Record]) -> Series:

@@ -21,7 +21,7 @@ def view(records: Sequence[Record], header: Header) -> View:
     squared = [series(f"K = {k}", groups[k], "squared", -D / (2 * D - 1)) for k in keys]
     largest = [series(f"K = {k}", groups[k], "largest", -1 / (4 * D - 2)) for k in keys]
     exact = max(record.metrics["identity"] for record in records)
-    told = ", ".join(f"{slope(s).value:.3f} for {s.name}" for s in squared)
+    told = ", ".join(f"{slope(s)} for {s.name}" for s in squared)
     sentences = [
         "Statement: at the minimiser of the mean square error to the simplex codes, eta_k = ((K - 1) f.v_k + 1)/K.",
         f"At the minimiser itself it holds to {exact:.1e}, for every K here.",
@@ -39,8 +39,8 @@ def view(records: Sequence[Record], header: Header) -> View:
         _outside(groups),
     ]
     panels = [
-        panel("Squared error", squared, "n", "squared error of eta"),
-        panel("Largest error", largest, "n", "largest error of eta"),
+        *panel("Squared error", squared, "n", "squared error of eta"),
+        *panel("Largest error", largest, "n", "largest error of eta"),
     ]
     return View(tables, [Figure("Error of the probabilities", GUIDE, panels)], sentences, plain=False)
 

@@ -73,7 +73,6 @@ def view(records: Sequence[Record], header: Header) -> View:
         claims_table(rows, caption), instance(cells), chosen(cells), choices(cells), nearest(cells), by_mu_table(cells),
         readings(cells), slopes(cells),
     ]  # fmt: skip
-    tables = [table for table in tables if table.rows]
     told = [_answer(cells), _nearest_answer(cells), _temperature(cells), tally(rows)]
     return View(tables, figures(cells), told, plain=False, brief=3)
 

@@ -26,7 +26,7 @@ def view(records: Sequence[Record], header: Header) -> View:
     small = {name: [_head(found) for found in rows] for name, rows in (("entropy", entropy), ("freedom", freedom))}
     smallest = [series(f"d = {d}", least[d], "least", -2 / (d - 1)) for d in sorted(least)]
     tails = [late(found) for found in values]
-    told = ", ".join(f"{slope(s).value:.3f} ({s.bound:.3f}) for {s.name}" for s in tails)
+    told = ", ".join(f"{slope(s)} ({s.bound:.3f}) for {s.name}" for s in tails) or "none yet"
     sentences = [
         "Statement: the eigenvalues of h on the sphere fall as j^(-d/(d-1)), so the entropy of its unit ball is at most of the "
         "order delta^(-2(d-1)/d).",
@@ -98,9 +98,9 @@ def _norms(records: Sequence[Record]) -> Table:
 
 def _figures(values: Sequence[Series], entropy: Sequence[Series], smallest: Sequence[Series]) -> list[Figure]:
     panels = [
-        panel("Eigenvalues", values, "index", "eigenvalue", through=-1),
-        panel("Entropy", entropy, "radius", "entropy (nats)"),
-        panel("Least eigenvalue of H", smallest, "n", "lambda_min"),
+        *panel("Eigenvalues", values, "index", "eigenvalue", through=-1),
+        *panel("Entropy", entropy, "radius", "entropy (nats)"),
+        *panel("Least eigenvalue of H", smallest, "n", "lambda_min"),
     ]
     return [
         Figure("Decay", "Dashes: the exponent of the limit, through the point nearest it; for H through the first.", panels)
