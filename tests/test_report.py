@@ -60,6 +60,16 @@ def test_results_of_other_settings_stay_out(filled):
     assert len(gather(store.folder)[0].records) == 6
 
 
+def test_results_of_cells_that_were_not_asked_for_stay_out_and_hide_no_missing_one(filled):
+    store, header = filled
+    for seed in header.seeds:
+        store.write("compare", Result(Job(Cell("focal", {"task": "test", "loss": "focal"}), seed), {"accuracy": 0.1}))
+    store.path("compare", Job(Cell("ce", {"task": "test", "loss": "ce"}), 1)).unlink()
+    (found,) = gather(store.folder)
+    assert {record.cell for record in found.records} == {"ce", "simplex"}
+    assert found.cautions[0] == "1 of 6 jobs have no result yet."
+
+
 # --- words
 
 

@@ -46,10 +46,15 @@ class Row:
         return [metrics[key] for metrics in self.metrics.values() if isinstance(metrics.get(key), Mapping)]
 
 
+def asked_for(records: Sequence[Record], header: Header) -> list[Record]:
+    """Those of the header's study, cells and seeds; a header that names no cells, or no seeds, asks for all."""
+    mine = [r for r in records if r.study == header.study and (not header.seeds or r.seed in header.seeds)]
+    return [r for r in mine if not header.hashes or header.hashes.get(r.cell) == r.hash]
+
+
 def rows_of(records: Sequence[Record], header: Header) -> list[Row]:
     """The rows of a study, in the order of the header; a row without results is there, but empty."""
-    kept = [r for r in records if r.study == header.study and header.hashes.get(r.cell, r.hash) == r.hash]
-    kept = [r for r in kept if not header.seeds or r.seed in header.seeds]
+    kept = asked_for(records, header)
     names = list(header.rows) or list(dict.fromkeys(name for r in kept for name in _names(r)))
     cells = {r.cell for r in kept}
     return [_row(name, name if name in cells else name.partition("+")[0], kept) for name in names]

@@ -16,7 +16,7 @@ from squareloss.lab.names import choose
 from squareloss.lab.report import tables, words
 from squareloss.lab.report.figures import Figure, figures
 from squareloss.lab.report.header import Header, read
-from squareloss.lab.report.rows import Row, rows_of
+from squareloss.lab.report.rows import Row, asked_for, rows_of
 from squareloss.lab.report.svg import DASHES
 from squareloss.lab.report.tables import Table
 from squareloss.lab.report.views import View, view
@@ -96,9 +96,7 @@ def gather(folder: str | Path) -> list[StudyReport]:
     found = []
     for study in store.studies():
         header = read(store, study)
-        kept = [r for r in store.records(study) if header.hashes.get(r.cell, r.hash) == r.hash]
-        kept = [r for r in kept if not header.seeds or r.seed in header.seeds]
-        if kept:
+        if kept := asked_for(store.records(study), header):
             found.append(StudyReport(header, kept, rows_of(kept, header)))
     if not found:
         raise StoreError(
