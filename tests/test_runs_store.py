@@ -1,5 +1,6 @@
 """Cells, their hashes, and the results folder: what is written is read back, and damage stays where it is."""
 
+import errno
 import json
 import math
 import os
@@ -193,6 +194,30 @@ def test_adopting_a_result_of_another_study(tmp_path):
     assert (record.study, record.cell, record.metrics, record.date) == ("second", "twin", {"x": 1}, found.date)
     assert record.artefact("note.txt").read_bytes() == b"abc" and record.artefact("note.txt").parent == record.path.parent
     assert store.find_elsewhere("first", Job(CELL, 1)) is None
+
+
+def test_two_processes_may_adopt_one_result_at_once(tmp_path, monkeypatch):
+    store, twin, link = Store(tmp_path), Job(Cell("twin", {"task": "toy", "lr": 0.1}), 0), os.link
+    store.write("first", Result(JOB, {"x": 1}, artefacts={"note.txt": b"abc"}))
+    found = store.find_elsewhere("second", twin)
+
+    def slow(source, target):
+        monkeypatch.setattr(os, "link", link)
+        store.adopt("second", twin, found)  # what the other process does meanwhile
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", slow)
+    path = store.adopt("second", twin, found)
+    assert store.read("second", twin).artefact("note.txt").read_bytes() == b"abc"
+    assert sorted(file.name for file in path.parent.iterdir()) == ["seed0.json", "seed0.note.txt"], "nothing is left over"
+
+
+def test_an_artefact_is_adopted_where_there_are_no_links(tmp_path, monkeypatch):
+    def unsupported(source, target):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", unsupported)
+    test_adopting_a_result_of_another_study(tmp_path)
 
 
 def test_folders_that_are_not_there(tmp_path):

@@ -235,7 +235,7 @@ def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
             stream.write(content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    temporary = _beside(path)
     try:
         with temporary.open("xb") as file:
             file.write(content)
@@ -275,11 +275,20 @@ def _write_record(path: Path, record: Record) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """A hard link where the file system has them, else a copy; nothing if the source was deleted."""
-    target.unlink(missing_ok=True)
+    """A hard link where the file system has them, else a copy, put in place at once; nothing if the source was deleted."""
+    temporary = _beside(target)
     try:
-        os.link(source, target)
-    except FileNotFoundError:
-        return
-    except OSError:
-        shutil.copyfile(source, target)
+        try:
+            os.link(source, temporary)
+        except FileNotFoundError:
+            return
+        except OSError:
+            shutil.copyfile(source, temporary)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)  # where both are links to one file already, replacing leaves it
+
+
+def _beside(path: Path) -> Path:
+    """A hidden name of its own in the same folder, for a file that is to take the place of another."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
