@@ -49,7 +49,7 @@ def test_seeds_are_a_number_or_a_list(text, seeds):
     assert list(run.parse_seeds(text)) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "a", "1,b", "3-1", "1.5"])
+@pytest.mark.parametrize("text", ["", "0", "-1", "a", "1,b", "3-1", "0,3-1", "1,,2", "1.5"])
 def test_other_seeds_are_refused(text):
     with pytest.raises(ValueError, match="a list such as 0,2,4"):
         run.parse_seeds(text)

@@ -108,10 +108,10 @@ def parse_seeds(text: str) -> Sequence[int]:
     if re.fullmatch(r"[1-9]\d*", text):
         return range(int(text))
     parts = [re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip()) for part in text.removesuffix(",").split(",")]
-    found = [seed for part in parts if part for seed in range(int(part[1]), int(part[2] or part[1]) + 1)]
-    if not all(parts) or not found or text.isdigit():
+    ranges = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part]
+    if not all(parts) or not all(ranges) or text.isdigit():
         raise ValueError(f"expected --seeds to be a number of seeds such as 3, or a list such as 0,2,4 or 2-5, got {text!r}")
-    return sorted(set(found))
+    return sorted(set().union(*ranges))
 
 
 def shown_seeds(study: Study, scale: str, folder: Path, seeds: Sequence[int]) -> Sequence[int]:
