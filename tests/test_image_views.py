@@ -97,6 +97,16 @@ def test_what_stays_of_a_gap_is_over_the_same_seeds():
     assert image_claims.gaps([ce, sl]).rows[0][-1].text == "0%", "less than nothing stays"
 
 
+def test_means_beside_a_difference_are_over_its_seeds():
+    """A third seed of one loss alone moves neither the difference nor the means it is told with."""
+    readings = [{"+temperature": {"ece": value}} for value in (0.02, 0.021)]
+    ce = net("resnet18-cifar10-CE", ece=[0.03, 0.031], least_2=[0.02, 0.021], readings=readings)
+    sl = net("resnet18-cifar10-SL", ece=[0.01, 0.011], least_2=[0.04, 0.05], readings=readings)
+    before = image_claims.claims([ce, sl]).rows
+    ce.metrics[2] = {"ece": 0.9, "least_2": 0.9, "readings": {"+temperature": {"ece": 0.9}}}
+    assert len(before) == 4 and image_claims.claims([ce, sl]).rows == before
+
+
 def test_measures_that_some_seeds_lack_say_so():
     ours = net("resnet18-cifar10-SL", accuracy=[0.94, 0.96], worst_4=[1 - 0.9999, 0.0], least_4=[0.0001, 0.0])
     ours.metrics[0]["autoattack_2"] = 0.039

@@ -18,7 +18,7 @@ from squareloss.lab.report import gather, write
 from squareloss.lab.report.console import conclude, introduce, put
 from squareloss.lab.report.header import Claim, Header, read
 from squareloss.lab.report.rows import columns_of, difference, rows_of
-from squareloss.lab.report.tables import Entry, Table, matrix, places, rates
+from squareloss.lab.report.tables import Entry, Table, differences, matrix, places, rates
 from squareloss.lab.report.views import View
 from squareloss.lab.report.words import LOSSES, cautions, in_short, judge, like_with_like, named, summary, verdicts
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
@@ -149,6 +149,16 @@ def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
     assert found.how == "one seed, bootstrap of the test points"
     assert 0 < found.low < 0.03 < found.high < 0.06  # paired: far narrower than the replicates' own spread of 0.05
     assert "One seed" in cautions(rows, header)[0]
+
+
+def test_every_ground_of_the_intervals_is_told(filled):
+    """One loss has a seed less: its differences rest on fewer pairs than the others."""
+    store, header = filled
+    for seed in header.seeds[:2]:
+        store.write("compare", Result(Job(Cell("focal", {"task": "test", "loss": "focal"}), seed), metrics(0.94, seed, 0.0)))
+    header = replace(header, rows=[*header.rows, "focal"], hashes={}, overlap=0.5)
+    caption = differences(rows_of(store.records(), header), header).caption
+    assert caption.startswith("95% intervals of the difference: 3 seeds, paired; 2 seeds, paired. Widened")
 
 
 def test_cautions_are_found_in_the_numbers(tmp_path):

@@ -79,3 +79,6 @@ def test_infinite_values_have_no_interval_and_break_nothing():
     assert told.low is None and told.sign == 0 and told.value != told.value
     drawn = bootstrapped(2.0, 1.0, [2.0, inf, 2.0], [1.0, inf, 1.0])
     assert (drawn.low, drawn.high) == (1.0, 1.0)
+    for a, mine, theirs in ((inf, [inf, 5.0], [1.0, 1.0]), (inf, [5.0, 5.0], [1.0, 1.0]), (5.0, [5.0, inf], [1.0, 1.0])):
+        told = bootstrapped(a, 1.0, mine, theirs)
+        assert (told.low, told.high, told.sign) == (None, None, 0), "what is infinite for one alone has no ground"

@@ -73,13 +73,18 @@ def paired(a: Mapping[int, float], b: Mapping[int, float], overlap: float = 0.0)
 
 
 def bootstrapped(a: float, b: float, replicates_a: Sequence[float], replicates_b: Sequence[float]) -> Difference:
-    """The difference a - b of one seed, with the basic interval of replicates that drew the same test points for both."""
-    pairs = np.array([replicates_a, replicates_b], dtype=float)
-    mine, theirs = pairs[:, np.isfinite(pairs).all(0)]
-    drawn = mine - theirs
+    """The difference a - b of one seed, with the basic interval of replicates that drew the same test points for both.
+
+    Draws that are infinite for both tell no difference and are left out; one that is infinite for one leaves no interval.
+    """
     value = a - b
+    with np.errstate(invalid="ignore"):
+        drawn = np.subtract(replicates_a, replicates_b, dtype=float)
+    drawn = drawn[~np.isnan(drawn)]
     if not len(drawn):
         return Difference(value, None, None, "one seed")
+    if not np.isfinite([value, *drawn]).all():
+        return Difference(value, None, None, "infinite for some draws")
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return Difference(value, float(2 * value - high), float(2 * value - low), "one seed, bootstrap of the test points")

@@ -84,7 +84,7 @@ def differences(rows: Sequence[Row], header: Header) -> Table:
                 Entry(interval, d.low), Entry(v.word, v.word, v.word.split()[0].strip("'")),
             ]
         )  # fmt: skip
-    how = found[0].difference.how if found else ""
+    how = "; ".join(dict.fromkeys(v.difference.how for v in found))
     caption = f"95% intervals of the difference: {how}." + (
         " Widened for training sets that overlap, since each seed draws its own split (Nadeau and Bengio 2003)."
         if header.overlap and "paired" in how

@@ -132,13 +132,14 @@ def _calibration(ce: Net, sl: Net) -> list[Line]:
     for reading, how in {"": "projected", "+renormalised": "clipped and renormalised"}.items():
         a, b = ce.by_seed("ece"), sl.by_seed(f"ece{reading}")
         if (d := paired(b, _times(0.5, a))) is not None:
-            times = f"{_mean(b) / _mean(a):.2f} of it" if _mean(a) else "none"
-            here = f"{_mean(b):.4f} against {_mean(a):.4f}, {times}"
+            mine, theirs = _means(b, a)
+            here = f"{mine:.4f} against {theirs:.4f}, {f'{mine / theirs:.2f} of it' if theirs else 'none'}"
             lines.append((_both(sl), f"ECE of SL below half of CE's, eta {how} ({OURS})", here, _told(d, up=False)))
     for reading, how in {"+temperature": "after a temperature", "+asinh": "by Asinh"}.items():
         a, b = ce.by_seed(f"ece{reading}"), sl.by_seed(f"ece{reading}")
         if (d := paired(b, a)) is not None:
-            here = f"{_mean(b):.4f} against {_mean(a):.4f}: {_difference(d, 'ece')}"
+            mine, theirs = _means(b, a)
+            here = f"{mine:.4f} against {theirs:.4f}: {_difference(d, 'ece')}"
             lines.append((_both(sl), f"ECE {how} for both: SL below CE ({OURS})", here, _told(d, up=False)))
     return lines
 
@@ -165,8 +166,8 @@ def _honest(ce: Net, sl: Net) -> list[Line]:
         for key, text in {f"least_{level}": "least over all attacks", f"worst_{level}": "worst case"}.items():
             d = paired(sl.by_seed(key), ce.by_seed(key))
             if d is not None:
-                mine, theirs = (100 * _mean({s: net.by_seed(key)[s] for s in _shared(ce, sl, key)}) for net in (sl, ce))
-                here = f"{mine:.2f} against {theirs:.2f}: {_difference(d, key)}"
+                mine, theirs = _means(sl.by_seed(key), ce.by_seed(key))
+                here = f"{100 * mine:.2f} against {100 * theirs:.2f}: {_difference(d, key)}"
                 lines.append((_both(sl), f"SL stands more at {level}/255, {text} ({OURS})", here, _told(d, up=True)))
                 break
     return lines
@@ -184,8 +185,10 @@ def _times(factor: float, by_seed: Mapping[int, float]) -> dict[int, float]:
     return {seed: factor * value for seed, value in by_seed.items()}
 
 
-def _mean(by_seed: Mapping[int, float]) -> float:
-    return sum(by_seed.values()) / len(by_seed)
+def _means(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float]:
+    """Of both, over the seeds that both have, as their difference is."""
+    seeds = set(a) & set(b)
+    return sum(a[seed] for seed in seeds) / len(seeds), sum(b[seed] for seed in seeds) / len(seeds)
 
 
 def _difference(d: Difference, key: str) -> str:
