@@ -3,6 +3,7 @@
 import math
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,6 +129,30 @@ def test_noise_and_moves_leave_categories_alone(tmp_path):
         "colour=red": 0,
     }
     assert measure.varying(load("digits")).shape == ()
+    reader = torch.nn.Linear(4, 2)  # sees the colour alone
+    reader.weight.data = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    right = measure._noise(reader, LOSSES["ce"](2), measure.Standardize(data.mean, data.std), data, [0.0, 50.0], seed=0)
+    assert 0 < right[0].mean() < 1 and torch.equal(right[0], right[1])
+
+
+def test_the_worst_case_counts_what_any_attack_breaks(monkeypatch):
+    """Each attack breaks another point, the adaptive suite none that is left: all of these are lost."""
+    data = load("digits", validation=0.2)
+    network = ingredients.build({"name": "mlp", "inputs": 64, "hidden": [8], "outputs": 10}, (1, 8, 8), 10, 0)
+    broken = {"ce": 0, "margin": 1, "angle": 2}
+
+    def one(model, x, y, radius, *, loss, **options):
+        return SimpleNamespace(broken=torch.arange(len(x)) == broken[loss])
+
+    def none(model, x, y, radius, **options):
+        return SimpleNamespace(result=SimpleNamespace(broken=torch.zeros(len(x), dtype=torch.bool)))
+
+    monkeypatch.setattr(measure, "pgd", one)
+    monkeypatch.setattr(measure, "worst_case", none)
+    preprocess, rows = measure.Standardize(data.mean, data.std), torch.arange(10)
+    found = measure._attacks(network, LOSSES["ce"](10), preprocess, data, rows, [0.1], 5, 0, lambda share: None)
+    assert found["attacks"]["robust"] == {"ce": [0.9], "margin": [0.9], "angle": [0.9], measure.WORST: [0.7]}
+    assert found["robust_0.1"] == 0.7
 
 
 # --- the study

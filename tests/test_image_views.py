@@ -57,6 +57,9 @@ def test_claims_follow_the_numbers():
     weaker = net("resnet18-cifar10-SL", **{**attacks, "pgd_angle_2": [0.1, 0.1]})
     (_, best) = image_claims.claims([weaker]).rows
     assert best[3].text == "does not hold"
+    near = net("resnet18-cifar10-SL", **{**attacks, "pgd_angle_2": [0.45, 0.45]})
+    (far, _) = image_claims.claims([near]).rows
+    assert far[3].text == "does not hold", "a tenth fewer is not far"
 
 
 def test_what_the_seeds_do_not_tell_is_not_told():
@@ -95,6 +98,8 @@ def test_what_stays_of_a_gap_is_over_the_same_seeds():
     ]  # fmt: skip
     sl.metrics[0]["least_2"] = 0.0
     assert image_claims.gaps([ce, sl]).rows[0][-1].text == "0%", "less than nothing stays"
+    sl.metrics[0]["pgd_2"] = 0.109
+    assert image_claims.gaps([ce, sl]).rows == [], "of less than a point there is no part that stays"
 
 
 def test_means_beside_a_difference_are_over_its_seeds():

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from scipy import stats
 
 from report_records import COLUMNS, fill, metrics
+from squareloss.lab.report import figures as figures_module
 from squareloss.lab.report import gather, write
 from squareloss.lab.report.console import conclude, introduce, put
 from squareloss.lab.report.header import Claim, Header, read
-from squareloss.lab.report.rows import columns_of, difference, rows_of
+from squareloss.lab.report.rows import Row, columns_of, difference, rows_of
 from squareloss.lab.report.tables import Entry, Table, differences, matrix, places, rates
 from squareloss.lab.report.views import View
 from squareloss.lab.report.words import LOSSES, cautions, in_short, judge, like_with_like, named, summary, verdicts
@@ -68,6 +70,46 @@ def test_results_of_cells_that_were_not_asked_for_stay_out_and_hide_no_missing_o
     (found,) = gather(store.folder)
     assert {record.cell for record in found.records} == {"ce", "simplex"}
     assert found.cautions[0] == "1 of 6 jobs have no result yet."
+
+
+# --- figures
+
+
+def drawn_lines(monkeypatch, rows):
+    """The curves of a report's figures, by the label of their axis."""
+    found = {}
+
+    def lines(x_label, y_label, curves, *args, **kwargs):
+        found.setdefault(x_label, curves)
+        return figures_module.Panel(x_label, "")
+
+    monkeypatch.setattr(figures_module, "_lines", lines)
+    figures_module.figures(rows)
+    return found
+
+
+def test_robustness_begins_with_the_clean_accuracy_at_radius_zero(filled, monkeypatch):
+    store, header = filled
+    rows = rows_of(store.records(), header)
+    x, y = drawn_lines(monkeypatch, rows)["radius"]["ce"]
+    assert list(x) == [0.0, 0.05, 0.1]
+    for line, found in zip(y, rows[0].metrics.values(), strict=True):
+        assert list(line) == [found["accuracy"], *found["attacks"]["robust"]["worst case"]]
+
+
+def test_the_margin_is_drawn_as_a_survival_function(monkeypatch):
+    reach = np.random.default_rng(0).exponential(1.0, 50)
+    row = Row("ce", "ce", {0: {"distances": {"radius": [*reach, np.inf]}}})
+    x, y = drawn_lines(monkeypatch, [row])["l_2 radius"]["ce"]
+    expected = stats.ecdf([*reach, 100.0]).sf.evaluate(x)  # beyond every place that is drawn
+    assert x[0] == 0 and len(x) > 10 and y[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("accuracy", "kind"), [(0.5, "over"), (0.95, "under")])
+def test_too_confident_bins_are_drawn_as_such(accuracy, kind):
+    bins = {"count": [0, 20], "confidence": [0.0, 0.8], "accuracy": [0.0, accuracy]}
+    panel = figures_module._diagram(Row("ce", "ce", {0: {"reliability": bins}}))
+    assert {"over", "under"} & set(re.findall(r'class="(\w+)"', panel.svg)) == {kind}
 
 
 # --- words
@@ -132,6 +174,7 @@ def test_noise_can_not_be_told_apart(tmp_path):
     rows = rows_of(store.records(), header)
     assert [v.word for v in verdicts(rows, header)] == ["can't be told apart"]
     assert in_short(rows, header) == ["As trained, simplex against ce: no difference that can be told in accuracy."]
+    assert cautions(rows, header)[0].startswith("3 seeds make wide intervals")
 
 
 def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
@@ -149,6 +192,15 @@ def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
     assert found.how == "one seed, bootstrap of the test points"
     assert 0 < found.low < 0.03 < found.high < 0.06  # paired: far narrower than the replicates' own spread of 0.05
     assert "One seed" in cautions(rows, header)[0]
+    more = Result(
+        Job(Cell("simplex", {"task": "t", "loss": "simplex"}), 1),
+        {"accuracy": 0.94},
+        artefacts={"replicates.safetensors": drawn},
+    )
+    store.write("compare", more)
+    rows = rows_of(store.records(), header)
+    found = difference(rows[1], rows[0], COLUMNS[0], 0.0)
+    assert (found.how, found.low) == ("one seed", None), "a mean over two seeds is not what the replicates are of"
 
 
 def test_every_ground_of_the_intervals_is_told(filled):
@@ -176,6 +228,14 @@ def test_cautions_are_found_in_the_numbers(tmp_path):
     assert "no temperature could be fitted for 1 of 3 seeds" in said
     assert "1 of 5 jobs have no result yet" in said
     assert "upper bounds" in said
+
+
+@pytest.mark.parametrize(("lr", "told"), [(0.03, True), (0.1, False), (0.3, True)])
+def test_either_end_of_the_grid_is_told(tmp_path, lr, told):
+    store = Store(tmp_path)
+    store.write("compare", Result(Job(Cell("ce", {"task": "t"}), 0), metrics(0.9, 0, 0.0) | {"lr": lr}))
+    header = Header("compare", "x", rows=["ce"], columns=COLUMNS)
+    assert any("at an end of the grid" in line for line in cautions(rows_of(store.records(), header), header)) is told
 
 
 def gather_with(store, header):
@@ -221,6 +281,8 @@ def test_learning_rates_that_diverged_have_a_column_if_there_are_any(filled):
     assert rates(rows).columns[-1] == "chosen" and len(rates(rows).rows[0]) == 4
     rows[0].metrics[0]["grid"][2]["accuracy"] = None
     assert rates(rows).columns[-1] == "diverged" and [row[-1].text for row in rates(rows).rows] == ["", "", "1", "", "", ""]
+    left = [rows[0].metrics[seed]["grid"][2]["accuracy"] for seed in (1, 2)]
+    assert rates(rows).rows[2][2].value == pytest.approx(sum(left) / 2), "the mean is over those that did not diverge"
 
 
 def test_when_it_was_run_is_told_to_the_minute(filled):

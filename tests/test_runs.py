@@ -11,6 +11,7 @@ import torch
 
 from squareloss.lab.runs import Cell, Job, Outcome, Result, Store, StoreError, chunks, execute, map_chunks, schedule
 from squareloss.lab.runs import engines as engines_module
+from squareloss.lab.runs.leases import Leases
 from squareloss.lab.runs.live import Listener
 from toy_study import Toy
 
@@ -51,6 +52,40 @@ def test_force_does_all_again(toy, tmp_path):
     (scratch / Job(study.cells("smoke")[0], 0).key).mkdir(parents=True)
     assert execute(study, "smoke", [0], tmp_path / "r", force=True).new == 2
     assert set(study.attempts().values()) == {2} and list(scratch.iterdir()) == []
+
+
+def test_force_goes_on_from_no_checkpoint(tmp_path):
+    class Leaving:
+        name, summary, cost = "leaving", "", {"smoke": "seconds"}
+
+        def cells(self, scale):
+            return [Cell("leave", {"task": "leave"})]
+
+        def run(self, jobs, context):
+            yield Result(jobs[0], {"found": len(list(context.scratch(jobs[0]).iterdir()))})
+
+    for force, found in ((False, 1), (True, 0)):
+        left = tmp_path / str(force) / ".scratch" / Job(Leaving().cells("smoke")[0], 0).key
+        left.mkdir(parents=True)
+        (left / "checkpoint").touch()
+        outcome = execute(Leaving(), "smoke", [0], tmp_path / str(force), force=force)
+        assert outcome.records[0].metrics == {"found": found}
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_another_process_did_meanwhile_is_kept(toy, tmp_path, force):
+    """Our lease was lost, and whoever took it over has written the result: ours is not put in its place."""
+    study, store = toy(cells_=1), Store(tmp_path / "r")
+    (job,) = (Job(cell, 0) for cell in study.cells("smoke"))
+    if force:
+        store.write("toy", Result(job, {"square": -1}))
+    ours = schedule.Schedule(study, store, Listener(), force)
+    assert ours.plan([job]) == [job]
+    with Leases(tmp_path / "r" / ".leases") as leases:
+        ours.leases = leases  # which holds nothing
+        store.write("toy", Result(job, {"square": 1}))
+        ours._finish(Result(job, {"square": 2}))
+    assert store.read("toy", job).metrics == {"square": 1} and ours.new == 0
 
 
 def test_equal_cells_of_two_studies_are_run_once(toy, tmp_path):
@@ -271,6 +306,9 @@ def test_a_group_is_split_over_idle_workers(toy, tmp_path):
         1,
     ]
     assert schedule._batches([], 2) == []
+    two = [Job(replace(job.cell, group=f"g{i % 2}"), 0) for i, job in enumerate(jobs)]
+    for parallel in range(1, 8):
+        assert len(schedule._batches(two, parallel)) >= min(parallel, len(two)), "no worker idles while a group could be split"
 
 
 def test_device_and_workers_fit_the_machine(monkeypatch):

@@ -42,6 +42,19 @@ def test_one_holder_until_it_is_given_back(tmp_path):
     assert list((tmp_path / "l").iterdir()) == [], "leaving gives everything back"
 
 
+def test_a_zombie_holds_nothing(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        forge(tmp_path / "l", "job", pid=process.pid, start=module._process_start(process.pid))
+        with Leases(tmp_path / "l") as leases:
+            assert not leases.acquire("job")
+            process.stdin.close()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how
+            assert leases.acquire("job")
+    finally:
+        process.wait()
+
+
 def test_a_dead_process_of_this_machine_loses_its_lease_at_once(tmp_path):
     forge(tmp_path / "l", "dead", pid=dead_pid())
     forge(tmp_path / "l", "reused", start="12345")  # our number, but it was another process that had it

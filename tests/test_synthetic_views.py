@@ -38,6 +38,8 @@ def test_mu_is_chosen_by_the_mean_validation_error():
     assert cells.best("SL", "penalty=mean") == 0.0  # without a penalty its reading does not matter
     assert cells.best("SL", "lr=0.01") == 0.1
     assert cells.best("CE") is None
+    longer = [record("SL", 0.0, validation_error=[0.1, 0.1, 0.1]), record("SL", 0.1, validation_error=[0.12, 0.12])]
+    assert shared.Cells.of(longer).best("SL") == 0.0  # over the two replications that both have
     zero_best = shared.Cells.of([record("CE", mu, validation_error=[mu]) for mu in (0.0, 0.001, 0.1)])
     assert (zero_best.best("CE"), zero_best.best("CE", above=0.0)) == (0.0, 0.001)
 
@@ -88,6 +90,9 @@ def test_spreads_are_judged_by_the_paired_test():
     assert verdict(shared.steadier("", "", narrow, wide)) == shared.HOLDS
     assert verdict(shared.steadier("", "", wide, narrow)) == shared.FAILS
     assert verdict(shared.steadier("", "", narrow, narrow[::-1])) == shared.OPEN
+    wider = [1.2 * value for value in rng.permutation(narrow)]
+    assert 0.05 < shared.spread_p_value(narrow, wider) < 0.5
+    assert verdict(shared.steadier("", "", narrow, wider)) == shared.OPEN, "one in three such differences is chance"
 
 
 def test_the_best_mu_is_judged_against_the_paper():

@@ -112,6 +112,36 @@ def test_options_train(option):
     assert curve[-1].loss < curve[0].loss
 
 
+def test_mixup_is_the_loss_of_both_labels_on_the_mixture():
+    one = run(recipe=dataclasses.replace(SMALL, mixup=0.4, augment=False))
+    batches, network = one.batches(torch.device("cpu")), one.network.eval()
+    rows, part = batches.epoch(1).step(2), loop._mixing(0.4, one.seed, batches.steps + 2)
+    x, y = batches.take(rows)
+    outputs, labels, value = loop._objective(network, one, batches, rows, loop.State(epoch=1, step=2))
+    torch.testing.assert_close(outputs, network(part * x + (1 - part) * x.flip(0)))
+    torch.testing.assert_close(value, part * one.loss(outputs, y) + (1 - part) * one.loss(outputs, y.flip(0)))
+    assert torch.equal(labels, y) and not torch.equal(y, y.flip(0)) and 0 < part < 1
+
+
+def test_mixup_draws_anew_in_every_step(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(loop, "_mixing", lambda alpha, seed, step: drawn.append(step) or 0.5)
+    loop.train(run(recipe=dataclasses.replace(SMALL, mixup=0.4)))
+    assert len(drawn) == len(set(drawn)) == 12
+
+
+def test_a_row_of_the_curve_is_means():
+    state = loop.State(step=4, totals=torch.tensor([2.0, 12.0], dtype=torch.float64), seconds=3.0)
+    row = state.finish_epoch(0.1, steps=4, batch_size=5)
+    assert (row.epoch, row.loss, row.train_accuracy, row.seconds) == (0, 0.5, 12 / 20, 3.0)
+    assert (state.epoch, state.step, state.totals.tolist()) == (1, 0, [0.0, 0.0])
+
+
+def test_starts_of_attacks_differ_by_run_epoch_and_sample():
+    keys = [start_keys(seed, epoch, torch.arange(50)) for seed in range(4) for epoch in range(4)]
+    assert len(torch.cat(keys).unique()) == 4 * 4 * 50
+
+
 def test_schedules():
     paper = RECIPES["paper"]
     assert [paper.lr_at(e) for e in (0, 49.99, 50, 100, 199)] == pytest.approx([0.01, 0.01, 0.001, 1e-4, 1e-5])

@@ -76,6 +76,13 @@ def test_tied_weights_are_kept_and_stay_tied(tmp_path):
     assert resumed.network[3].weight is resumed.network[1].weight
 
 
+def test_seconds_go_on_where_they_were(tmp_path):
+    one = run(path=tmp_path / "run.safetensors")
+    loop.save_state(one, loop.make_optimiser(one.network, one.recipe), loop.State(seconds=1000.0))
+    curve = loop.train(run(path=one.path))
+    assert 1000 < curve[0].seconds < curve[1].seconds < 1100
+
+
 def test_dropout_resumes_exactly(tmp_path):
     def dropout():
         with torch.random.fork_rng():

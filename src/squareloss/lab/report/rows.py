@@ -22,7 +22,7 @@ class Row:
         name: of the row, the cell's with the reading's suffix.
         cell: of which it is a reading.
         metrics: by seed.
-        replicates: bootstrap replicates of the first seed by key, if there are any.
+        replicates: bootstrap replicates by key, if there is one seed and it has some.
         diverged: seeds whose training gave no network.
     """
 
@@ -71,12 +71,11 @@ def columns_of(rows: Sequence[Row], header: Header) -> list[Column]:
 def difference(row: Row, other: Row, column: Column, overlap: float) -> Difference | None:
     """row - other in a column: paired by seed, or of one seed by the bootstrap of its test points."""
     found = paired(row.values(column.key), other.values(column.key), overlap)
-    if found is None or found.low is not None or not (row.replicates and other.replicates):
+    mine, theirs = row.replicates.get(column.key), other.replicates.get(column.key)
+    if found is None or found.low is not None or mine is None or theirs is None:
         return found
-    mine, theirs = (list(r.values(column.key).values()) for r in (row, other))
-    if len(mine) != 1 or len(theirs) != 1 or not (column.key in row.replicates and column.key in other.replicates):
-        return found
-    return bootstrapped(mine[0], theirs[0], row.replicates[column.key], other.replicates[column.key])
+    (a,), (b,) = (r.values(column.key).values() for r in (row, other))
+    return bootstrapped(a, b, mine, theirs)
 
 
 def _names(record: Record) -> list[str]:
@@ -103,5 +102,4 @@ def _replicates(record: Record, suffix: str) -> dict[str, Sequence[float]]:
         found = {key: values.tolist() for key, values in load_file(record.artefact(REPLICATES)).items()}
     except (OSError, SafetensorError):
         return {}  # no interval then; the numbers stand
-    plain = {key: values for key, values in found.items() if "+" not in key}
-    return plain | {key.removesuffix(suffix): values for key, values in found.items() if suffix and key.endswith(suffix)}
+    return found | {key.removesuffix(suffix): values for key, values in found.items() if suffix and key.endswith(suffix)}
