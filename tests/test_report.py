@@ -23,6 +23,7 @@ from squareloss.lab.report.rows import Row, columns_of, difference, rows_of
 from squareloss.lab.report.tables import Entry, Table, differences, matrix, places, rates
 from squareloss.lab.report.views import View
 from squareloss.lab.report.words import LOSSES, cautions, in_short, judge, like_with_like, named, summary, verdicts
+from squareloss.lab.report.write import markdown_table
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
 
 
@@ -336,6 +337,12 @@ def test_what_is_coloured_on_the_page_is_bold_or_italic_on_paper(filled):
     for text in (md, tex, write(store.folder, "md").read_text()):
         assert "old is better than" in text and "italic is worse" in text and "reen" not in text
     assert re.search(r"\| \*\d", write(store.folder, "md").read_text())
+
+
+def test_bars_in_a_markdown_table_end_no_cell():
+    head, rule, row, *_ = markdown_table(Table("t", ["|a - b|", "c"], [[Entry("|x|"), Entry("1", kind="better")]]))
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in (head, rule, row)] == [3, 3, 3]
+    assert (head, row) == (r"| \|a - b\| | c |", r"| \|x\| | **1** |")
 
 
 def test_tex_is_escaped(filled):

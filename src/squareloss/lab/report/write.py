@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -139,10 +139,12 @@ def markdown(reports: Sequence[StudyReport]) -> str:
 
 def markdown_table(table: Table) -> list[str]:
     """The lines of a table and its caption; what is green or red on the page is bold or italic."""
-    lines = ["| " + " | ".join(table.columns) + " |", "| --- " * len(table.columns) + "|"]
-    for row in table.rows:
-        texts = [_MARKDOWN.get(entry.kind, "{}").format(entry.text.replace("|", "\\|")) for entry in row]
-        lines.append("| " + " | ".join(texts) + " |")
+
+    def line(texts: Iterable[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+
+    lines = [line(table.columns), "| --- " * len(table.columns) + "|"]
+    lines += [line(_MARKDOWN.get(entry.kind, "{}").format(entry.text) for entry in row) for row in table.rows]
     return [*lines, "", *([_uncoloured(table.caption), ""] if table.caption else [])]
 
 
