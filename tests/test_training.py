@@ -279,6 +279,17 @@ def test_the_record_of_a_step():
     assert counter.tolist() == [0]
 
 
+@pytest.mark.parametrize(("first_step", "at"), [(0, 2), (1, 2), (4, 3)])
+def test_a_run_that_diverged_and_was_interrupted_is_said_to_diverge(first_step, at):
+    """Interrupted after the last step of an epoch in which the loss was no longer finite, it has nothing left to look at."""
+    one = run()
+    one = SimpleNamespace(run=one, batches=SimpleNamespace(steps=4), first_step=first_step, _read=lambda: None)
+    one.record = torch.tensor([[1.0, 2.0], [1.0, 2.0], [torch.nan, 0.0], [torch.nan, 0.0]])
+    one.state = loop.State(epoch=1, step=4, totals=torch.tensor([torch.nan, 4.0], dtype=torch.float64))
+    assert captured._Captured.end_epoch(one) is False
+    assert (one.diverged.epoch, one.diverged.step) == (1, at)
+
+
 def test_side_by_side_on_a_cpu_is_one_after_the_other():
     runs = [run(loss=SquareLoss(), seed=1), run(loss=CrossEntropy(), seed=2)]
     alone = [run(loss=SquareLoss(), seed=1), run(loss=CrossEntropy(), seed=2)]

@@ -218,8 +218,8 @@ class _Captured:
         recipe = self.run.recipe
         lrs = recipe.lrs(self.state.epoch, self.batches.steps)
         if not torch.isfinite(self.state.totals[0]):
-            losses = self.record[self.first_step :, 0].cpu()
-            step = self.first_step + int((~losses.isfinite()).nonzero()[0])
+            bad = (~self.record[self.first_step :, 0].cpu().isfinite()).nonzero()
+            step = self.first_step + (int(bad[0]) if len(bad) else -1)  # or before it was interrupted
             self.diverged = Diverged(self.state.epoch, step, lrs[step], self.state.curve)
             return False
         row = self.state.finish_epoch(lrs[-1], self.batches.steps, recipe.batch_size)
