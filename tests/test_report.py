@@ -23,7 +23,7 @@ from squareloss.lab.report.rows import Row, columns_of, difference, rows_of
 from squareloss.lab.report.tables import Entry, Table, differences, matrix, places, rates
 from squareloss.lab.report.views import View
 from squareloss.lab.report.words import LOSSES, cautions, in_short, judge, like_with_like, named, summary, verdicts
-from squareloss.lab.report.write import markdown_table
+from squareloss.lab.report.write import _tex, markdown_table
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
 
 
@@ -350,6 +350,7 @@ def test_tex_is_escaped(filled):
     assert "accuracy (\\%)" in text and "simplex$+$temperature" in text
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 2
     assert not re.search(r"(?<!\\)%", text.split("\n\n", 1)[1])
+    assert _tex("|a_1| < 5%") == r"$|$a\_1$|$ $<$ 5\%"  # bare, a bar is a dash in TeX's own encoding
 
 
 def test_unknown_formats_and_empty_folders(filled, tmp_path):

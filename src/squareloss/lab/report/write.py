@@ -180,7 +180,16 @@ def tex(reports: Sequence[StudyReport]) -> str:
 
 
 _FACES = {"better": "\\textbf{%s}", "worse": "\\textit{%s}"}
-_TEX = {"\\": "\\textbackslash{}", "–": "--", "+": "$+$", "<": "$<$", ">": "$>$", "~": "\\textasciitilde{}", "^": "\\^{}"}
+_TEX = {
+    "\\": "\\textbackslash{}",
+    "–": "--",
+    "+": "$+$",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "~": "\\textasciitilde{}",
+    "^": "\\^{}",
+}
 
 
 def _tex(text: str) -> str:
