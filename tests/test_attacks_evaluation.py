@@ -91,7 +91,7 @@ def test_a_table_of_attacks(net, points):
         attacks.evaluate(Limited(net, 0), x, y, [0.1, 8])  # before the first attack has run
     with pytest.raises(ValueError, match="expected a coding for 'apgd-ce@eta'"):
         attacks.evaluate(net, x, y, 0.1, attacks=["apgd-ce@eta"])
-    for eps in (np.float32(0.15), torch.tensor([0.15])):
+    for eps in (np.float32(0.15), torch.tensor([0.15]), [0.15, 0.15]):
         assert len(attacks.evaluate(net, x[:5], y[:5], eps, attacks=["pgd-ce"]).eps) == 1
 
 

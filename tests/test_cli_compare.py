@@ -114,6 +114,8 @@ def test_report_in_every_format(invoke, tmp_path):
         assert result.exit_code == 0 and result.output.strip() == str(Path("out") / f"report.{kind}")
         assert part in Path("out", f"report.{kind}").read_text()
     assert invoke("report", "out", "--output", "page.html").exit_code == 0 and Path("page.html").exists()
+    invoke("report", "out", "--output", "tables.tex")
+    assert Path("tables.tex").read_bytes() == Path("out/report.tex").read_bytes()
     with Path("redirected.csv").open("wb") as stdout:  # as of a shell: > redirected.csv
         Path("stdout").symlink_to(f"/proc/{os.getpid()}/fd/{stdout.fileno()}")
         assert invoke("report", "out", "--format", "csv", "--output", "stdout").output == ""
@@ -139,6 +141,7 @@ def test_report_in_every_format(invoke, tmp_path):
         (["reproduce", "tabel1"], "Unknown study 'tabel1'. Available: "),
         (["reproduce", "toy", "--scale", "papr"], "Unknown scale 'papr'.*did you mean 'paper'"),
         (["report", "nowhere"], "expected a results folder at nowhere, found none"),
+        (["reproduce", "toy", "--tensorboard", "/dev/null"], "expected --tensorboard to be a folder, got the file /dev/null"),
     ],
 )
 def test_mistakes_are_named_with_what_would_be_right(invoke, monkeypatch, arguments, message):

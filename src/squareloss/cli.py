@@ -238,7 +238,14 @@ def reproduce(
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="A results folder, of compare or reproduce.", metavar="DIR")],
-    kind: Annotated[str, typer.Option("--format", help="html (one page that needs nothing else), md, tex or csv.")] = "html",
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="html (one page that needs nothing else), md, tex or csv. Default: as --output ends, else html.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="The file to write. Default: report.FORMAT in DIR.", show_default=False)
     ] = None,

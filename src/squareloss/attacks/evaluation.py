@@ -125,7 +125,7 @@ def evaluate(
         raise ValueError(f"expected one radius or more and a list of attacks, got eps={eps!r} and attacks={attacks!r}")
     for each in given:
         check_radius(each, norm_name(options.get("norm", "linf")))
-    radii = [float(each) for each in given]
+    radii = list(dict.fromkeys(float(each) for each in given))
     runs = {name: _attack(name, coding, surrogate) for name in attacks}
     folder, began = options.get("save"), time.monotonic()
     results = {}

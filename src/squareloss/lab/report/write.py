@@ -105,9 +105,13 @@ def gather(folder: str | Path) -> list[StudyReport]:
     return found
 
 
-def write(folder: str | Path, kind: str = "html", output: str | Path | None = None) -> Path:
-    """Write the report of a results folder and return its path: report.html (or .md, .tex, .csv) in the folder by default."""
-    choose("format", kind, FORMATS)
+def write(folder: str | Path, kind: str | None = None, output: str | Path | None = None) -> Path:
+    """Write the report of a results folder and return its path: report.html (or .md, .tex, .csv) in the folder by default.
+
+    Without a format it is the one that the output's name ends in, else html.
+    """
+    named = Path(output or "").suffix.removeprefix(".")
+    kind = choose("format", kind or (named if named in FORMATS else "html"), FORMATS)
     path = Path(folder) / f"report.{kind}" if output is None else Path(output)
     text = FORMATS[kind](gather(folder))
     with explained(f"write {path}"):

@@ -67,6 +67,8 @@ def _check(options: Options, device: str | None) -> None:
     engine = _engine(options, device)
     check_engine(engine, options.workers, options.address)
     check_device(options.device, elsewhere=engine == "ray")
+    if options.tensorboard is not None and options.tensorboard.exists() and not options.tensorboard.is_dir():
+        raise ValueError(f"expected --tensorboard to be a folder, got the file {options.tensorboard}")
 
 
 def _engine(options: Options, device: str | None) -> str:
