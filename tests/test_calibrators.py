@@ -383,8 +383,12 @@ def test_class_weights_are_divided_out():
     assert torch.allclose(fitted.transform(s), simplex.undo_weight(plain, weights))
     again = from_state(json.loads(json.dumps(fitted.state())))
     assert torch.equal(again.transform(s), fitted.transform(s))
-    with pytest.raises(ValueError, match=r"\(N, 3\), as fitted"):
-        fitted.transform(s[:, :2])
+    assert torch.equal(fitted.transform(s[0]), fitted.transform(s[:1])[0])
+    images = s[:24].reshape(4, 2, 3, 3).permute(0, 3, 1, 2)  # (N, K, d1, d2)
+    torch.testing.assert_close(fitted.transform(images).permute(0, 2, 3, 1).reshape(24, 3), fitted.transform(s[:24]))
+    for wrong in (s[:, :2], s[0, :2]):
+        with pytest.raises(ValueError, match=r"\(N, 3\), one per class weight, got"):
+            fitted.transform(wrong)
     with pytest.raises(ValueError, match="positive class weights to undo, got 0"):
         Asinh(class_weight=torch.tensor([0.0, 1.0]))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from squareloss import simplex
-from squareloss.calibrators._held_out import check_classes, fitted, read, read_weight
+from squareloss.calibrators._held_out import fitted, read, read_weight
 from squareloss.calibrators.temperature import RANGE, best_slope, slopes
 
 WIDTHS = (0.01, 0.1, 1.0, 10.0)  # of the spread: where the search for w begins
@@ -96,11 +96,13 @@ class Asinh:
         return cls(state["slope"], state["centre"], state["width"], state.get("floor", 0.0), tensor)
 
     def _offset(self, scores: Tensor) -> Tensor:
-        """The logarithms of the class weights (K,), or zero."""
+        """The logarithms of the class weights along the class axis, or zero."""
         if self.class_weight is None:
             return scores.new_zeros(())
-        check_classes(scores, len(self.class_weight))
-        return self.class_weight.to(scores).log()
+        dim, classes = simplex.class_dim(scores), len(self.class_weight)
+        if scores.shape[dim] != classes:
+            raise ValueError(f"expected scores of shape (N, {classes}), one per class weight, got {tuple(scores.shape)}")
+        return self.class_weight.to(scores).log().view(-1, *[1] * (scores.ndim - dim - 1))
 
 
 class HeldOut(NamedTuple):
