@@ -14,6 +14,7 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_predict, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -100,6 +101,8 @@ def test_a_first_partial_fit_that_is_refused_leaves_nothing_behind(blobs: tuple[
     refused = small()
     with pytest.raises(ValueError, match=r"expected labels among the classes \[0 1\], got \[2\]"):
         refused.partial_fit(X, y, classes=[0, 1])
+    with pytest.raises(NotFittedError):
+        refused.predict(X)
     assert same(refused.partial_fit(X, y, classes=[0, 1, 2]), small().partial_fit(X, y, classes=[0, 1, 2]))
 
 

@@ -205,6 +205,9 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         array: np.ndarray = probabilities.numpy()
         return array
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "network_")  # a refused call may leave the number of features, which is no fit
+
     def _train(self, samples: Samples, held_out: Samples | None, epochs: int) -> None:
         """Train `network_` for so many epochs, or until the loss on the held-out samples has stopped falling."""
         self.network_.to(samples.x.device)
