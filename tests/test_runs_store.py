@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -304,3 +305,13 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     assert os.read(reader, 100) == b"content"
     assert (tmp_path / "pipe").is_fifo()
     os.close(reader)
+
+
+def test_a_file_that_is_open_already_is_written_to(tmp_path):
+    """As a shell opens it: > file."""
+    with (tmp_path / "file").open("wb") as opened:
+        for name in ("/dev/fd", "/proc/self/fd"):
+            store_module.write_atomically(Path(name, str(opened.fileno())), b"content\n")
+    assert (tmp_path / "file").read_bytes() == b"content\ncontent\n"
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert not store_module.is_stream(tmp_path / "link"), "a link between files is none"

@@ -249,8 +249,11 @@ def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """A device or a pipe; or a way to a file that is open already, as /dev/stdout is where a shell sends it to a file."""
-    opened = path.is_symlink() and path.readlink().is_relative_to("/proc")
+    """A device or a pipe; or a way to a file that is open already, as /dev/stdout is where a shell sends it to a file.
+
+    /dev/stdout is a link into /proc, /dev/fd/1 a link there.
+    """
+    opened = path.is_symlink() and any(at.is_relative_to("/proc") for at in (path.readlink(), path.parent.resolve()))
     return opened or (path.exists() and not path.is_file() and not path.is_dir())
 
 
