@@ -83,6 +83,20 @@ def test_fingerprint_of_a_folder_follows_its_images(tmp_path):
     assert Source(str(tmp_path / "photos")).fingerprint() != before
 
 
+def test_fingerprint_of_a_folder_is_of_what_is_read(tmp_path):
+    """Links to folders are, whatever else lies beside the images is not."""
+    for name in ("cats", "dogs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(b"one picture")
+        (tmp_path / "photos" / "train").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / "train" / name).symlink_to(tmp_path / name)
+    before = Source(str(tmp_path / "photos")).fingerprint()
+    (tmp_path / "photos" / "photos.zip").write_bytes(b"where they came from")
+    assert Source(str(tmp_path / "photos")).fingerprint() == before
+    (tmp_path / "dogs" / "0.png").write_bytes(b"the second!")
+    assert Source(str(tmp_path / "photos")).fingerprint() != before
+
+
 def test_networks_start_from_the_same_weights_for_a_seed():
     spec = ingredients.network_spec("resnet8", load("digits"), quick=True)
     state = torch.random.get_rng_state()

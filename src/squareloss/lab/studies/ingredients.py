@@ -21,6 +21,7 @@ from squareloss import models
 from squareloss.codings import OneHot
 from squareloss.lab.data import NAMES, Dataset, load
 from squareloss.lab.data.dataset import SplitPlan, assemble
+from squareloss.lab.data.images import SUFFIXES
 from squareloss.lab.names import choose
 from squareloss.lab.report.words import READINGS
 from squareloss.lab.training.recipes import RECIPES, Recipe
@@ -78,14 +79,20 @@ class Source:
         for file in _seen(path) if path.is_dir() else [path]:
             if path.is_dir():
                 digest.update(f"{file.relative_to(path).as_posix()} {file.stat().st_size}\n".encode())
-            digest.update(file.read_bytes())  # sizes would not do: images without compression all have the same
+            with file.open("rb") as stream:  # sizes would not do: images without compression all have the same
+                while block := stream.read(2**20):
+                    digest.update(block)
         return digest.hexdigest()[:12]
 
 
 def _seen(folder: Path) -> list[Path]:
-    """The files of a folder, but for hidden ones, which are not read and come and go (.DS_Store)."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    """The images of a folder where `lab.data` looks for them, in links to folders too; if it has none, all files there.
+
+    Hidden ones are not read and come and go (.DS_Store).
+    """
+    found = (path for depth in ("*", "*/*", "*/*/*") for path in folder.glob(depth) if path.is_file())
+    seen = sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    return [path for path in seen if path.suffix.lower() in SUFFIXES] or seen
 
 
 @functools.lru_cache(maxsize=2)
