@@ -260,6 +260,22 @@ def test_the_last_half_is_of_places_not_of_seeds():
     assert late(Series("b", [1.0, 1.0, 2.0, 2.0], twice.samples[:4])).x == [1.0, 1.0, 2.0, 2.0]
 
 
+def test_two_seeds_at_one_n_make_no_rate():
+    """Of three margins two have results at two n, and the last at one, with two seeds."""
+    places = [(gap, n, seed) for gap in (0.2, 0.3, 0.4) for n in (10, 20) for seed in (0, 1) if (gap, n) != (0.4, 20)]
+    records = [
+        SimpleNamespace(
+            spec={"look": "rate", "gap": gap, "n": n, "replications": 1000},
+            metrics={"error": math.exp(-n), "spread": 0.0, "failures": 100},
+            seed=seed,
+        )
+        for gap, n, seed in places
+    ]
+    found = view(records, header_of(get("noise_injection"), "smoke", [0, 1]))
+    assert "Measured rates go from 1.000" in found.sentences[-1] and "nan" not in found.sentences[-1]
+    assert [len(table.rows) for table in found.tables] == [2, 2, 10]
+
+
 @pytest.mark.parametrize(("rate", "above"), [(0.14, True), (0.132, False)])
 def test_rates_that_are_said_to_be_above_both_bounds_are(rate, above):
     """At gamma = 0.9, gamma/7 is 0.129 and gamma^2/6 is 0.135."""

@@ -21,7 +21,8 @@ def view(records: Sequence[Record], header: Header) -> View:
     looks = {look: found[0].metrics for look, found in by(records, lambda spec: spec["look"]).items()}
     gaps = by(records, lambda spec: spec.get("gap"))
     drawn = [_rate(gap, failing(found)) for gap, found in gaps.items()]
-    rows = [found for found in (_rate(gap, failing(found, 0.5)) for gap, found in gaps.items()) if len(found.x) > 1]
+    tails = [_rate(gap, failing(found, 0.5)) for gap, found in gaps.items()]
+    rows = [found for found in tails if len(set(found.x)) > 1]  # an n stands there once for each seed
     sentences = [
         "Statement (lemma): with noise v on classes at distance 2 gamma, P(|2 eta - 1| < t) is at most C v^2/gamma "
         "exp(-gamma^2/(2 v^2)) t.",
