@@ -15,6 +15,7 @@ from squareloss import Classifier, Simplex, SquareLoss, Standardize
 from squareloss.attacks.apgd import APGDRound
 from squareloss.attacks.pgd import PGDRound
 from squareloss.cli import app
+from squareloss.lab import attack as attack_module
 from squareloss.lab.attack import attack
 from squareloss.lab.data import load
 from squareloss.lab.training.loop import Run, train
@@ -207,3 +208,12 @@ def test_what_can_not_be_attacked_is_refused(saved, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"could not write .*attack.json: Not a directory. Results written before are intact"):
         attack(saved, "digits", [0.1], attacks=["pgd-ce"], points=5, out=tmp_path / "file" / "attack.json", progress=False)
+
+
+def test_an_error_of_the_system_is_no_failure_to_write_where_nothing_is_written(saved, monkeypatch):
+    def failing(*arguments, **options):
+        raise OSError("no compiler")
+
+    monkeypatch.setattr(attack_module, "evaluate", failing)
+    with pytest.raises(OSError, match="^no compiler$"):
+        attack(saved, "digits", [0.1], points=5, progress=False)

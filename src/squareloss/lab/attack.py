@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def attack(
     coding = classifier.link if isinstance(classifier.link, Coding) else None
     mark = fingerprint(classifier, x, y, f"{classifier.link} {norm} {seed} {device}")[:12]
     kept = None if out is None or is_stream(out) else out.with_suffix(".parts") / mark
-    with explained(f"write {out}"):  # parts first: at once, if they can't be
+    with nullcontext() if out is None else explained(f"write {out}"):  # parts first: at once, if they can't be
         table = evaluate(
             classifier.to(device), x.to(device), y.to(device), list(eps), attacks=attacks, norm=norm, seed=seed,
             coding=coding, progress=progress, save=kept,
