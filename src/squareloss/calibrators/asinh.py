@@ -163,6 +163,7 @@ def _best(held: HeldOut, starts: list[np.ndarray], prior: Prior, tolerance: floa
 def _asinh_loss(at: np.ndarray, held: HeldOut, prior: Prior) -> tuple[float, np.ndarray]:
     """Mean negative log likelihood plus prior / N, and its gradient, in (log a, c, log w), or with logit e after them."""
     slope, centre, width = math.exp(at[0]), at[1], math.exp(at[2])
+    # log e and log(1 - e); without a floor, of e = 0
     log_floor, log_rest = (-float(np.logaddexp(0, x)) for x in ((-at[3], at[3]) if len(at) == 4 else (math.inf, -math.inf)))
     samples, classes = held.scores.shape
     level = held.scores.new_tensor(log_floor - math.log(classes))

@@ -64,7 +64,7 @@ class Header:
         command: that gave the results, in full.
         seeds: that were asked for.
         rows: what is compared, in order: cells, or cells with the suffix of a reading ("ce+temperature").
-        hashes: the spec hash of each cell, so that results of other settings in the same folder stay out; empty takes all.
+        hashes: the spec hash of each cell, so that results of other cells and settings in the folder stay out; empty takes all.
         columns: what is shown; empty shows every scalar there is.
         baseline: the row that differences are taken to; "" for none.
         overlap: test samples per training sample where each seed draws its own split, else 0: see `statistics.paired`.
