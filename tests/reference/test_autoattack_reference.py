@@ -93,10 +93,12 @@ def test_the_whole_suite_on_a_normal_network(norm):
     compare_suites("normal", norm)
 
 
+@pytest.mark.slow
 def test_the_whole_suite_on_an_adversarially_trained_network():
     compare_suites("adversarial", "Linf")
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_the_whole_suite_on_an_adversarially_trained_network_in_l2():
     compare_suites("adversarial", "L2")
