@@ -94,14 +94,9 @@ def test_the_whole_suite_on_a_normal_network(norm):
 
 
 @pytest.mark.slow
-def test_the_whole_suite_on_an_adversarially_trained_network():
-    compare_suites("adversarial", "Linf")
-
-
-@pytest.mark.slow
-@pytest.mark.slow
-def test_the_whole_suite_on_an_adversarially_trained_network_in_l2():
-    compare_suites("adversarial", "L2")
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_the_whole_suite_on_an_adversarially_trained_network(norm):
+    compare_suites("adversarial", norm)
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
