@@ -56,11 +56,7 @@ def attack(
     check_device(device)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    for option, value in {"points": points, "size": size}.items():
-        if value is not None and value < 1:
-            raise ValueError(f"expected --{option} to be 1 or more, got {value}")
-    if out is not None and out.is_dir():
-        raise ValueError(f"expected --out to be a file, got the folder {out}; pass {out / 'attack.json'}")
+    _check_options(points, size, out)
     config = _checkpoint.read_config(directory)
     _check_model(model, _checkpoint.section(config, "network", (dict,), directory))
     data = _images(source, seed=split_seed, root=root, size=size, progress=progress and sys.stderr.isatty())
@@ -79,12 +75,23 @@ def attack(
             coding=coding, progress=progress, save=kept,
         )  # fmt: skip
         if out is not None:
-            facts = {"classifier": directory.resolve().name, "data": data.name, "points": len(y), "torch": torch.__version__}
-            seeds = {"seed": seed, "split_seed": split_seed}
-            write_atomically(out, json.dumps({**facts, **seeds, **table.to_dict()}, indent=1).encode() + b"\n")
+            facts = {"classifier": directory.resolve().name, "data": data.name, "points": len(y)}
+            _write(out, table, {**facts, "torch": torch.__version__, "seed": seed, "split_seed": split_seed})
     if kept is not None:
         _remove(kept, table)
     return table
+
+
+def _check_options(points: int | None, size: int | None, out: Path | None) -> None:
+    for option, value in {"points": points, "size": size}.items():
+        if value is not None and value < 1:
+            raise ValueError(f"expected --{option} to be 1 or more, got {value}")
+    if out is not None and out.is_dir():
+        raise ValueError(f"expected --out to be a file, got the folder {out}; pass {out / 'attack.json'}")
+
+
+def _write(out: Path, table: AttackTable, facts: dict[str, Any]) -> None:
+    write_atomically(out, json.dumps({**facts, **table.to_dict()}, indent=1).encode() + b"\n")
 
 
 def _images(source: str, **options: Any) -> Dataset:
