@@ -69,7 +69,7 @@ def test_bad_points_are_refused(net, points):
         attacks.pgd(net, (x - 0.5) / 0.3, y, 0.1)
     with pytest.raises(ValueError, match=r"expected inputs in \[0, 1\]"):
         attacks.pgd(net, x * float("nan"), y, 0.1)
-    with pytest.raises(TypeError, match="expected float32 inputs"):
+    with pytest.raises(TypeError, match=r"expected float32 inputs .* got torch\.uint8 .*; use x / 255 of bytes"):
         attacks.pgd(net, (x * 255).byte(), y, 0.1)
     with pytest.raises(ValueError, match="one point or more"):
         attacks.pgd(net, x[:0], y[:0], 0.1)

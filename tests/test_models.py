@@ -29,6 +29,11 @@ def test_no_hidden_layer_is_a_linear_model():
     assert_close(network(2 * x) - network(x), x @ network.layers[0].weight.T)
 
 
+def test_hidden_is_a_width_for_each_layer():
+    with pytest.raises(TypeError, match=r"expected hidden to be a width for each hidden layer, such as \(100,\), got 10"):
+        MLP(3, 10, 2)
+
+
 def test_images_are_flattened():
     network, x = MLP(12, (4,), 2, generator=generator()), torch.randn(5, 3, 2, 2, generator=generator())
     assert_close(network(x), network(x.reshape(5, 12)))

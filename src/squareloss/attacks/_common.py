@@ -110,7 +110,10 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
         if not isinstance(value, Tensor):
             raise TypeError(f"expected {name} as a tensor, got {type(value).__name__}; use torch.as_tensor({name})")
     if x.dtype not in (torch.float32, torch.float64) or x.ndim < 2:
-        raise TypeError(f"expected float32 inputs (N, ...) in [0, 1], got {x.dtype} of shape {tuple(x.shape)}")
+        raise TypeError(
+            f"expected float32 inputs (N, ...) in [0, 1], got {x.dtype} of shape {tuple(x.shape)}"
+            + ("; use x / 255 of bytes" if x.dtype == torch.uint8 else "")
+        )
     if len(x) == 0:
         raise ValueError("expected one point or more to attack, got none")
     low, high = (float(v) for v in torch.aminmax(x))

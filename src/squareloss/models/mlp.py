@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,8 @@ class MLP(nn.Module):
 
     def __init__(self, inputs: int, hidden: Sequence[int], outputs: int, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
+        if not isinstance(hidden, Iterable):
+            raise TypeError(f"expected hidden to be a width for each hidden layer, such as (100,), got {hidden!r}")
         self.spec: dict[str, Any] = {"name": "mlp", "inputs": inputs, "hidden": list(hidden), "outputs": outputs}
         # with a generator of our own, torch's global one is not even moved
         linear = nn.Linear if generator is None else partial(nn.utils.skip_init, nn.Linear)
