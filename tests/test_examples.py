@@ -251,6 +251,8 @@ def test_trainer_evaluates_the_mean_loss(tmp_path):
 def test_trainer_loss_needs_the_trainers_ignore_index_and_leaves_the_criterion_alone():
     with pytest.raises(ValueError, match="expected ignore_index=-100, by which the trainer counts labels, got 0"):
         trainer_loss(SquareLoss(ignore_index=0))
+    with pytest.raises(TypeError, match=r"expected a loss such as SquareLoss\(\), got <class"):
+        trainer_loss(SquareLoss)
     criterion = SquareLoss(reduction="none", weight=torch.tensor([1.0, 2.0, 3.0]))
     logits, labels = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, -100])
     loss = trainer_loss(criterion)
@@ -314,6 +316,11 @@ def test_log_probabilities_for_tokens_and_their_limits():
     assert torch.equal(model(logits)["logits"], logits)
     with pytest.raises(ValueError, match="expected a link with one output per class"):
         serve_log_probabilities(model, Simplex(reduced=True))
+    for link in ("simplex", Simplex):
+        with pytest.raises(TypeError, match=r"expected a link, got .*; pass Simplex\(\), or the link of the loss"):
+            serve_log_probabilities(model, link)
+    with pytest.raises(TypeError, match=r"expected a link, got SquareLoss\(.*; pass criterion\.link"):
+        serve_log_probabilities(model, SquareLoss())
     model.config = type("Config", (), {"problem_type": "multi_label_classification"})
     with pytest.raises(ValueError, match=r"expected config\.problem_type"):
         serve_log_probabilities(model, Simplex())

@@ -32,6 +32,8 @@ def trainer_loss(criterion: Loss) -> Callable[..., Tensor]:
 
     Example: `Trainer(model, args, compute_loss_func=trainer_loss(SquareLoss()), ...)`.
     """
+    if not isinstance(criterion, nn.Module):
+        raise TypeError(f"expected a loss such as SquareLoss(), got {criterion!r}")
     if criterion.ignore_index != -100:
         raise ValueError(f"expected ignore_index=-100, by which the trainer counts labels, got {criterion.ignore_index}")
     mean, total = _reduced(criterion, "mean"), _reduced(criterion, "sum")
@@ -61,6 +63,9 @@ def serve_log_probabilities(model: nn.Module, link: Link) -> RemovableHandle:
 
     Example: `serve_log_probabilities(model, Simplex())`, then `pipeline("text-classification", model=model, ...)`.
     """
+    if isinstance(link, type) or not isinstance(link, Link):
+        hint = "criterion.link" if hasattr(link, "link") else "Simplex(), or the link of the loss"
+        raise TypeError(f"expected a link, got {link!r}; pass {hint}")
     if getattr(link, "reduced", False):
         raise ValueError(f"expected a link with one output per class, since pipelines name classes by output, got {link}")
     problem = getattr(getattr(model, "config", None), "problem_type", None)
