@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import squareloss
 from report_records import fill
 from squareloss import ntk
 
@@ -117,8 +118,14 @@ def test_code_runs(page, tmp_path, monkeypatch):
 def test_a_report_is_read_in_python(tmp_path, monkeypatch):
     fill(tmp_path / "runs" / "compare-digits")
     monkeypatch.chdir(tmp_path)
-    block = re.search(
-        r"```python\n(from squareloss.lab import report.*?)```", (ROOT / "docs/compare.md").read_text(), re.DOTALL
-    )
-    exec(compile(block[1], "docs/compare.md", "exec"), {})
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs/compare.md").read_text(), re.DOTALL):
+        exec(compile(block, "docs/compare.md", "exec"), {})
     assert (tmp_path / "runs/compare-digits/report.md").exists()
+
+
+@pytest.mark.parametrize("module", [squareloss, ntk], ids=lambda module: module.__name__)
+def test_code_at_the_head_of_a_package_runs(module):
+    names = {name: getattr(module, name) for name in module.__all__}
+    names |= {"squareloss": squareloss, **(points() if module is ntk else reader())}
+    code = "".join(f"{line}\n" for line in module.__doc__.splitlines() if " = " in line)
+    exec(compile(code.replace("width=4096", "width=64"), module.__name__, "exec"), names)

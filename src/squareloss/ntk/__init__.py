@@ -8,7 +8,7 @@ fs = ridge_path(to_sphere(x), y, mus)             # one for every mu
 f = conjugate_gradients(to_sphere(x), y, mu=0.1)  # beyond memory
 f = Spectral.of(to_sphere(x), y).flow(2.0)        # gradient flow at a time
 model = NTKClassifier().fit(X, y)                 # in scikit-learn's interface
-eigenvalues = ntk_spectrum(3).sequence(1000)      # of h on the sphere of R^3
+spectrum = ntk_spectrum(3, degree=400)            # exact eigenvalues of h on the sphere of R^3
 nets = draw(range(8), width=4096, dimension=3)    # networks to train by `descend`, as the theory does
 """
 
