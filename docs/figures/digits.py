@@ -54,7 +54,8 @@ def main() -> None:
         summary[kind] = {key: {"mean": v.mean().item(), "std": v.std().item()} for key, v in values.items()}
         print(f"{kind:28s}" + "  ".join(f"{k} {v['mean']:.4f} ({v['std']:.4f})" for k, v in summary[kind].items()))
     facts = {"command": "python docs/figures/digits.py", "torch": torch.__version__, "seeds": SEEDS, "recipe": str(RECIPE)}
-    (HERE.parents[1] / "results" / "digits.json").write_text(json.dumps(facts | {"rows": summary, "by_seed": table}, indent=1) + "\n")
+    found = {**facts, "rows": summary, "by_seed": table}
+    (HERE.parents[1] / "results" / "digits.json").write_text(json.dumps(found, indent=1) + "\n")
     figure = plots.reliability_diagram({kind: torch.cat(p) for kind, p in pooled.items()}, torch.cat(labels))
     plots.save(figure, HERE / "digits.svg")
 
