@@ -235,8 +235,10 @@ def test_same_points_for_all_networks():
 def test_bad_input():
     x, y = data()
     stack = Stack((2, 8, 1), [0, 1])
-    with pytest.raises(ValueError, match="each of the 2 networks, got 3"):
+    with pytest.raises(ValueError, match=r"each of the R = 2 networks, got the shapes \(3, 40, 2\), \(3, 40\), \(3,\)"):
         stacked.train(stack, x, y, torch.zeros(3), square, steps=1)
+    with pytest.raises(ValueError, match=r"mu \(R,\) .* got the shapes \(2, 40, 2\), \(2, 40\), \(\)"):
+        stacked.train(stack, x[:2], y[:2], 0.1, square, steps=1)
     with pytest.raises(ValueError, match="Available: sgd, rmsprop"):
         Optimiser("adam")
     with pytest.raises(ValueError, match="Unknown products 'half'. Available: float32, tf32, bfloat16"):

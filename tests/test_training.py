@@ -321,6 +321,15 @@ def test_runs_of_different_batch_sizes_take_turns():
     assert turns == "abbbbabbbb"
 
 
+def test_a_run_says_what_it_is_made_of():
+    with pytest.raises(TypeError, match=r"expected loss to be a loss of squareloss, .* got CrossEntropyLoss\(\)"):
+        run(loss=nn.CrossEntropyLoss())
+    with pytest.raises(TypeError, match=r"expected recipe to be a Recipe, such as RECIPES\[\"fast\"\], got 'fast'"):
+        run(recipe="fast")
+    with pytest.raises(TypeError, match=r"expected path to be a pathlib\.Path, got 'a\.safetensors'"):
+        run(path="a.safetensors")
+
+
 def test_outputs_of_bytes_in_eval_mode():
     net, (x, _) = tiny().train(), images()
     got = loop.outputs_of(net, x, batch=30)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -68,6 +69,15 @@ class Run:
     path: Path | None = None
     save_every: int = 10
     on_epoch: Callable[[Epoch], None] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, kind, such in (
+            ("loss", self.loss, Loss, "a loss of squareloss, such as SquareLoss() or CrossEntropy()"),
+            ("recipe", self.recipe, Recipe, 'a Recipe, such as RECIPES["fast"]'),
+            ("path", self.path, (Path, NoneType), "a pathlib.Path"),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(f"expected {name} to be {such}, got {value!r}")
 
     def batches(self, device: torch.device) -> Batches:
         """The training data on a device."""

@@ -220,9 +220,11 @@ def train(
     if products not in PRODUCTS:
         raise ValueError(f"Unknown products {products!r}. Available: {', '.join(PRODUCTS)}")
     optimiser = Optimiser() if optimiser is None else optimiser
-    if not len(stack) == len(x) == len(labels) == len(mu):
+    shapes = [tuple(getattr(values, "shape", ())) for values in (x, labels, mu)]
+    if any(shape[:1] != (len(stack),) for shape in shapes):
         raise ValueError(
-            f"expected data and penalties for each of the {len(stack)} networks, got {len(x)}, {len(labels)} and {len(mu)}"
+            f"expected x (R, n, d), labels (R, n) and mu (R,) for each of the R = {len(stack)} networks, got the shapes "
+            + ", ".join(map(str, shapes))
         )
     dtype = stack.parameters[0].dtype
     x, labels, mu = x.to(stack.device, dtype), labels.to(stack.device, dtype), mu.to(stack.device, dtype)
