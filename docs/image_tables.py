@@ -56,6 +56,12 @@ def runs() -> str:
     return "\n".join([f"Run on {'; '.join(chips)}, by:", "", "```", *commands, "```", "", *cautions]).rstrip()
 
 
+def who(net: Net) -> tuple[str, str, str]:
+    """Data, network and loss; with the number of epochs if it is not the paper's."""
+    data, network, loss = label(net.line)
+    return data, network + ("" if net.full else f", {net.epochs}"), loss
+
+
 def suites() -> str:
     """What `worst_case` and AutoAttack leave of each network at 2/255, and spend, beside PGD on its own loss."""
     percent = lambda metrics, key: f"{100 * metrics[key]:.2f}" if key in metrics else "–"
@@ -63,12 +69,12 @@ def suites() -> str:
     for net in found():
         for seed, metrics in sorted(net.metrics.items()):
             own = "pgd_residual_2" if "SL" in net.loss else "pgd_ce_2"
-            if net.full and {"worst_2", "worst_passes_2", "autoattack_2"} <= metrics.keys():
+            if {"worst_2", "worst_passes_2", "autoattack_2"} <= metrics.keys():
                 spent = [metrics.get(f"{suite}_passes_2") for suite in ("worst", "autoattack")]
                 an_image = ["–" if passes is None else f"{passes / metrics['points']:.0f}" for passes in spent]
                 left = [percent(metrics, key) for key in (own, "worst_2", "autoattack_2")]
                 ratio = f"{spent[0] / spent[1]:.3f}" if spent[1] else "–"
-                rows.append([*label(net.line), str(seed), *left, *an_image, ratio])
+                rows.append([*who(net), str(seed), *left, *an_image, ratio])
     columns = ["data", "network", "loss", "seed", "PGD on its own loss leaves, %", "worst_case leaves, %",
                "autoattack leaves, %", "passes an image, worst_case", "autoattack", "ratio"]  # fmt: skip
     return markdown(columns, rows) if rows else "Not run yet."
@@ -79,10 +85,10 @@ def asinh() -> str:
     rows = []
     for net in found():
         seeds = sorted(net.by_seed("ece+asinh").keys() & net.by_seed("ece+temperature").keys())
-        if net.full and seeds:
+        if seeds:
             mean = lambda key, net=net, seeds=seeds: sum(net.by_seed(key)[seed] for seed in seeds) / len(seeds)
             pairs = [f"{mean(f'{key}+temperature'):.4f}, {mean(f'{key}+asinh'):.4f}" for key in ("ece", "brier", "nll")]
-            rows.append([*label(net.line), str(len(seeds)), f"{mean('ece'):.4f}", *pairs])
+            rows.append([*who(net), str(len(seeds)), f"{mean('ece'):.4f}", *pairs])
     columns = ["data", "network", "loss", "seeds", "ECE as trained"]
     columns += [f"{name}: `Temperature`, `Asinh`" for name in ("ECE", "Brier", "NLL")]
     return markdown(columns, rows) if rows else "Not run yet."

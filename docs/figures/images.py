@@ -2,8 +2,8 @@
 
     python docs/figures/images.py [FOLDER]      # writes images-reliability-*.svg and images-robustness-*.svg; trains nothing
 
-One of each kind per network that both losses have trained alike: those under the paper's recipe or, while there are none, the
-first. Counts and accuracies of bins are means over seeds, so intervals are those of one test set.
+One of each kind per network that both losses have trained alike: under the paper's recipe or, while there is no such pair,
+under another. Counts and accuracies of bins are means over seeds, so intervals are those of one test set.
 """
 
 from __future__ import annotations
@@ -35,9 +35,15 @@ LOOK = {"CE": (plots.VERMILION, "s"), "SL": (plots.BLUE, "o")}
 
 
 def chosen(found: list[Net]) -> list[tuple[Net, Net]]:
-    """Cross-entropy and square loss of the paper's recipe; if there is none, the first pair."""
+    """Cross-entropy and square loss of each network: of the paper's recipe or, if there is none, of the first other."""
     plain = [pair for pair in pairs(found) if "adv" not in pair[1].line and all(net.metrics for net in pair)]
-    return [pair for pair in plain if pair[1].full] or plain[:1]
+    return list({pair[1].line: pair for pair in reversed(plain)}.values())[::-1]  # those of the paper's recipe come first
+
+
+def title(pair: tuple[Net, Net]) -> str:
+    """Which network it is, on which data, and for how long it was trained if not as in the paper."""
+    data, network, _ = label(pair[1].line)
+    return f"{network}, {data}" + ("" if pair[1].full else f", {pair[1].epochs}")
 
 
 def reliability(pair: tuple[Net, Net]) -> Figure | None:
@@ -47,9 +53,12 @@ def reliability(pair: tuple[Net, Net]) -> Figure | None:
         for reading, name in READINGS.items():
             if net.by_seed(f"ece{reading}"):
                 ece, accuracy = net.summary(f"ece{reading}").mean, net.summary("accuracy").mean
-                title = f"{net.loss}, {name}\nECE {ece:.4f}, accuracy {accuracy:.4f}"
-                tables.append((title, bins(net, reading)))
-    return plots.diagram_of(tables) if tables else None
+                tables.append((f"{net.loss}, {name}\nECE {ece:.4f}, accuracy {accuracy:.4f}", bins(net, reading)))
+    if not tables:
+        return None
+    figure = plots.diagram_of(tables)
+    figure.suptitle(title(pair), fontsize=9)
+    return figure
 
 
 def bins(net: Net, reading: str) -> Reliability:
@@ -87,7 +96,7 @@ def _by_radius(axes: Axes, pair: tuple[Net, Net]) -> None:
             name = f"{net.loss}, {ATTACKS[key].partition(',')[0]}"
             axes.plot(*zip(*known, strict=True), linestyle=style, color=colour, marker=mark, markersize=4, label=name)
     axes.set(xlabel="radius in 255ths", ylabel="test images that stand, %", ylim=(-2, 100), xticks=(0, *LEVELS))
-    axes.set_title(f"{label(pair[0].line)[1]}, {label(pair[0].line)[0]}: by radius", fontsize=9)
+    axes.set_title(f"{title(pair)}: by radius", fontsize=9)
 
 
 def _by_attack(axes: Axes, pair: tuple[Net, Net], level: int) -> None:

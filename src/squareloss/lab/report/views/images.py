@@ -13,7 +13,7 @@ from squareloss.lab.report.views import View
 from squareloss.lab.report.views.image_claims import claims, gaps, tally
 from squareloss.lab.report.views.image_cost import cost
 from squareloss.lab.report.views.image_rows import LEVELS, Net, label, nets, paper_shown
-from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, Value, values
+from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, TABLE_1, Value, values
 from squareloss.lab.runs.store import Record
 
 Make = Callable[[Sequence[Net]], Table]
@@ -134,7 +134,7 @@ def table_1(found: Sequence[Net]) -> Table:
         "cross-entropy, of square loss by its L1. The worst case is over the adaptive suite of docs/attacks.md; least over "
         "all is per image over AutoAttack, on scores and on eta, and that suite. 0* is the paper's: above 0, below 0.1."
     )
-    return _table("Accuracy and robustness", _only(found, lambda net: "adv" not in net.line), columns, caption)
+    return _table("Accuracy and robustness", _only(found, _of_table_1), columns, caption)
 
 
 def summary(found: Sequence[Net]) -> Table:
@@ -171,7 +171,7 @@ def noise(found: Sequence[Net]) -> Table:
     """Accuracy under Gaussian noise."""
     columns = [("accuracy", "clean", True), *((f"noise_{std}", f"noise {std}", True) for std in STDS)]
     caption = "Percent; noise of that standard deviation in standardised space."
-    return _table("Gaussian noise", _only(found, lambda net: "adv" not in net.line), columns, caption)
+    return _table("Gaussian noise", _only(found, _of_table_1), columns, caption)
 
 
 def calibration(found: Sequence[Net]) -> Table:
@@ -190,7 +190,7 @@ def calibration(found: Sequence[Net]) -> Table:
         "calibrators.Asinh and by isotonic regression: each half of the test set by what was fitted on the other half. "
         "Where a reading has zeros (all but softmax and Asinh), probabilities in the NLL are floored at 1e-12."
     )
-    return _table("Calibration", found, columns, caption)
+    return _table("Calibration", _only(found, lambda net: bool(net.metrics)), columns, caption)
 
 
 def adversarial(found: Sequence[Net]) -> Table:
@@ -204,7 +204,7 @@ def codings(found: Sequence[Net]) -> Table:
     """One-hot against simplex."""
     columns = [("accuracy", "accuracy", True), ("train_accuracy", "on training batches", True), ("ece", "ECE", False)]
     caption = "Percent, but for ECE. An asterisk: the paper's training accuracy shows no fit."
-    mine = _only(found, lambda net: net.line in CODINGS)
+    mine = sorted(_only(found, lambda net: net.line in CODINGS), key=lambda net: list(CODINGS).index(net.line))
     one_hot = any(net.loss.startswith("OH") for net in mine)  # simplex alone compares nothing
     return _table("Codings", mine if one_hot else [], columns, caption)
 
@@ -220,7 +220,7 @@ def beyond(found: Sequence[Net]) -> Table:
         "Neural collapse on the training images; AUROC of telling CIFAR-100's test images from CIFAR-10's; percent right on "
         "examples made on the other network, of the images that both have right."
     )
-    return _table("Beyond the paper", found, columns, caption)
+    return _table("Beyond the paper", _only(found, lambda net: bool(net.metrics)), columns, caption)
 
 
 def robustness(found: Sequence[Net]) -> Figure:
@@ -245,6 +245,11 @@ def _panel(net: Net) -> Panel | None:
     for colour, (name, known) in enumerate(curves.items()):
         plot.line(known, colour, name, heavy=name == last)
     return Panel(heading, plot.svg(), [(i, name, name == last) for i, name in enumerate(curves)], _trained(net))
+
+
+def _of_table_1(net: Net) -> bool:
+    """Whether it is of Table 1 or of ours beside it, not of the tables of adversarial training and codings."""
+    return net.line in TABLE_1 or net.line not in {*ADVERSARIAL, *CODINGS}
 
 
 def _only(found: Sequence[Net], test: Callable[[Net], bool]) -> list[Net]:
