@@ -40,7 +40,7 @@ def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled:
     _check_alike(runs)
     with loop.interruptible() as interrupted, _fast_convolutions():
         data = runs[0].batches(device)
-        overlapped = len(runs) == 1  # several runs fill the chip without it
+        overlapped = len(runs) <= 2  # more fill the chip without it
         orders = [data.reordered(run.recipe.batch_size, run.seed) for run in runs]
         captured = [_Captured(run, device, order, compiled, overlapped) for run, order in zip(runs, orders, strict=True)]
         active = [one for one in captured if one.state.epoch < one.run.recipe.epochs]
