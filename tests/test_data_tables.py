@@ -101,6 +101,14 @@ def test_empty_fields_of_a_csv_are_missing(tmp_path):
     assert torch.isfinite(everything).all()
 
 
+def test_line_breaks_in_quotes_wherever_they_fall(tmp_path):
+    """A file is read in blocks of a megabyte, and one of them may end at such a break."""
+    path, rows = tmp_path / "d.csv", 50_000
+    path.write_text("size,remark,y\n" + "".join(f'{i},"one line\nand a second",{i % 2}\n' for i in range(rows)))
+    data = load(path, "y", validation=0.0, test=0.0)
+    assert data.train.n == rows and data.features == ("size", "remark=one line\nand a second")
+
+
 def _csv(path, name, values):
     """Two plain columns and one of these texts."""
     rows = [f'{i},"{value}",{i % 2}' for i, value in enumerate(values)]
@@ -252,6 +260,8 @@ def test_a_csv_in_another_encoding(tmp_path, encoding):
         ({"y": pa.array([None, *"ab" * 19, "a"])}, "y", "'y': .* 1 missing"),
         ({"y": np.ones(N)}, "y", "'y': expected two classes or more, got only '1'"),
         ({"y": np.linspace(0, 1, N)}, "y", "'y': .* regression"),
+        ({"y": np.where(np.arange(N) % 2, 1e20, 1e21)}, "y", "'y': .* regression"),
+        ({"y": np.where(np.arange(N) % 2, 1.0, np.inf)}, "y", "'y': .* such as inf"),
         ({"y": np.arange(N)}, "y", "expected every class in the training split"),
     ],
 )

@@ -70,7 +70,8 @@ def _read(path: Path) -> Any:
             return parquet.ParquetFile(path).read()
         with path.open("rb") as file:
             file.readline().decode()  # the names of the columns, and the mark at the start of UTF-16
-        return csv.read_csv(path, convert_options=csv.ConvertOptions(strings_can_be_null=True))
+        parsed = csv.ParseOptions(newlines_in_values=True)  # else one at the end of a block, of 1 MB, ends the row
+        return csv.read_csv(path, parse_options=parsed, convert_options=csv.ConvertOptions(strings_can_be_null=True))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: expected text in UTF-8, got another encoding; save the file as UTF-8") from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
