@@ -150,6 +150,9 @@ def test_all_numbers_in_a_dress_are_refused(tmp_path):
     path = _csv(tmp_path / "d.csv", "price", [f"${i + 1},000.50" for i in range(N)])
     with pytest.raises(ValueError, match=r"'price': .* got '\$1,000.50' \(data row 1\), .* and 37 more; write plain numbers"):
         load(path, "y")
+    path = _csv(tmp_path / "d.csv", "weight", [f"{i},{i % 7}" if i % 9 else f"1.{i:03},5" for i in range(N)])
+    with pytest.raises(ValueError, match=r"'weight': .* got '1.000,5' \(data row 1\), .* not 1,234.5 or 1234,5"):
+        load(path, "y")
 
 
 def test_a_class_that_looks_like_a_missing_value_is_named(tmp_path):

@@ -17,7 +17,8 @@ Floats = npt.NDArray[np.float32]
 
 MAX_CATEGORIES = 1000  # beyond this a text column is an identifier, and one-hot columns would fill the memory
 _PLAIN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-_DRESSED = re.compile(r"[-+]?[$€£]?(\d+|\d{1,3}(,\d{3})+)(\.\d*)?%?")  # a number to a reader: 1,234 or $5.00 or 12%
+# a number to a reader: 1,234 or 1,5 or $5.00 or 12%
+_DRESSED = re.compile(r"[-+]?[$€£]?(\d+|\d{1,3}(,\d{3})+|\d[\d.]*,\d+)(\.\d*)?%?")
 _MISSING = ("", "?", "-", "--", ".", "na", "n/a", "nan", "null")  # among numbers; a category may well be called "-"
 _MOSTLY, _FEW = 0.9, 20  # from which share on a text column is one of numbers, and up to how many may be categories
 _INDEX = re.compile(r"__index_level_\d+__")  # what pandas calls its row numbers in Parquet
@@ -176,8 +177,8 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
     said = _with_rows(strange, trimmed.to_pylist())
     if len(like) > _FEW:
         raise ValueError(
-            f"{what}: expected numbers alone, as in most of its rows, got {said}; write plain numbers (1234, not 1,234), leave "
-            "missing cells empty, or, if these are categories, write all of them as words"
+            f"{what}: expected numbers alone, as in most of its rows, got {said}; write plain numbers (1234.5, not 1,234.5 or "
+            "1234,5), leave missing cells empty, or, if these are categories, write all of them as words"
         )
     encoded = _categorical(column, name, train, what)
     return encoded._replace(notes=[f"column {name!r}: {said} among numbers, read as categories", *encoded.notes])
