@@ -256,6 +256,7 @@ def test_a_csv_in_another_encoding(tmp_path, encoding):
         ({"gone": np.full(N, np.nan)}, "label", "'gone': expected a value in the training split"),
         ({"wild": np.where(np.arange(N) == 3, np.inf, 0.0)}, "label", "'wild': expected numbers that float32 can hold"),
         ({"wild": np.where(np.arange(N) == 3, -1e300, 0.0)}, "label", "'wild': expected numbers that float32 can hold"),
+        ({"when": 1_700_000_000 + np.arange(N)}, "label", "'when': .* float32 can tell apart, got 1700000000 to 1700000039"),
         ({"day": pa.array([datetime.date(2020, 1, 1)] * N)}, "label", "'day': .* got date32"),
         ({"day": pa.array([datetime.date(2020, 1, 1)] * N)}, "day", "'day': .* got date32"),
         ({"raw": pa.array([b"\xff"] * N)}, "label", "'raw': .* UTF-8"),
