@@ -126,6 +126,17 @@ def test_a_finished_file_is_read_and_a_strange_one_refused(net, points, tmp_path
         attacks.pgd(net, x, y, 0.1, steps=3, save=file)
 
 
+def test_a_save_that_fails_leaves_nothing_half_written(net, points, tmp_path, monkeypatch):
+    def full(path, tensors, metadata):
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(RUN._save, "write_tensors", full)
+    with pytest.raises(OSError, match="no space left"):
+        attacks.pgd(net, *points, 0.1, steps=3, save=tmp_path / "run.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
 # progress
 
 

@@ -191,6 +191,14 @@ def test_probabilities_are_probabilities_and_keep_the_class(num_classes, seed, c
     assert torch.equal(coding.predict(f), coding.scores(f).argmax(1))
 
 
+def test_reduced_scores_of_many_classes_in_float16():
+    """The sum of K - 1 coordinates is beyond float16, no score is."""
+    coding, labels = Simplex(reduced=True), torch.arange(3)
+    scores = coding.scores(coding.encode(labels, 5000).half())
+    assert scores.dtype == torch.float16
+    assert_close(scores.float(), Simplex().encode(labels, 5000), rtol=2e-3, atol=0.02)
+
+
 @pytest.mark.parametrize("link", [Softmax(), Simplex(), Simplex(10.0), Simplex(reduced=True), OneHot(), OneHot(5.0, 15.0)])
 def test_half_precision_and_shapes(link):
     f = normal(3, 10, 2, 2, dtype=torch.float32)

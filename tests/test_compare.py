@@ -120,6 +120,14 @@ def test_a_temperature_that_can_not_be_fitted_is_one():
     assert fitted
 
 
+def test_noise_and_moves_leave_constant_columns_alone(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("a,same,none,y\n" + "".join(f"{i},3.3,0,{i % 2}\n" for i in range(40)))
+    assert measure.varying(load(path, "y")).tolist() == [1, 0, 0]
+    path.write_text("same,y\n" + "".join(f"3.3,{i % 2}\n" for i in range(40)))
+    assert measure.varying(load(path, "y")).tolist() == [1]
+
+
 def test_noise_and_moves_leave_categories_alone(tmp_path):
     data = Source(str(csv_file(tmp_path)), "label").read(0)
     assert dict(zip(data.features, measure.varying(data).tolist(), strict=True)) == {

@@ -101,6 +101,14 @@ def test_empty_fields_of_a_csv_are_missing(tmp_path):
     assert torch.isfinite(everything).all()
 
 
+def test_line_breaks_in_quotes_wherever_they_fall(tmp_path):
+    """A file is read in blocks of a megabyte, and one of them may end at such a break."""
+    path, rows = tmp_path / "d.csv", 50_000
+    path.write_text("size,remark,y\n" + "".join(f'{i},"one line\nand a second",{i % 2}\n' for i in range(rows)))
+    data = load(path, "y", validation=0.0, test=0.0)
+    assert data.train.n == rows and data.features == ("size", "remark=one line\nand a second")
+
+
 def _csv(path, name, values):
     """Two plain columns and one of these texts."""
     rows = [f'{i},"{value}",{i % 2}' for i, value in enumerate(values)]
@@ -141,6 +149,9 @@ def test_numbers_with_a_stray_word_are_refused_by_name(tmp_path, suffix, stray):
 def test_all_numbers_in_a_dress_are_refused(tmp_path):
     path = _csv(tmp_path / "d.csv", "price", [f"${i + 1},000.50" for i in range(N)])
     with pytest.raises(ValueError, match=r"'price': .* got '\$1,000.50' \(data row 1\), .* and 37 more; write plain numbers"):
+        load(path, "y")
+    path = _csv(tmp_path / "d.csv", "weight", [f"{i},{i % 7}" if i % 9 else f"1.{i:03},5" for i in range(N)])
+    with pytest.raises(ValueError, match=r"'weight': .* got '1.000,5' \(data row 1\), .* not 1,234.5 or 1234,5"):
         load(path, "y")
 
 
@@ -245,6 +256,7 @@ def test_a_csv_in_another_encoding(tmp_path, encoding):
         ({"gone": np.full(N, np.nan)}, "label", "'gone': expected a value in the training split"),
         ({"wild": np.where(np.arange(N) == 3, np.inf, 0.0)}, "label", "'wild': expected numbers that float32 can hold"),
         ({"wild": np.where(np.arange(N) == 3, -1e300, 0.0)}, "label", "'wild': expected numbers that float32 can hold"),
+        ({"when": 1_700_000_000 + np.arange(N)}, "label", "'when': .* float32 can tell apart, got 1700000000 to 1700000039"),
         ({"day": pa.array([datetime.date(2020, 1, 1)] * N)}, "label", "'day': .* got date32"),
         ({"day": pa.array([datetime.date(2020, 1, 1)] * N)}, "day", "'day': .* got date32"),
         ({"raw": pa.array([b"\xff"] * N)}, "label", "'raw': .* UTF-8"),
@@ -252,6 +264,8 @@ def test_a_csv_in_another_encoding(tmp_path, encoding):
         ({"y": pa.array([None, *"ab" * 19, "a"])}, "y", "'y': .* 1 missing"),
         ({"y": np.ones(N)}, "y", "'y': expected two classes or more, got only '1'"),
         ({"y": np.linspace(0, 1, N)}, "y", "'y': .* regression"),
+        ({"y": np.where(np.arange(N) % 2, 1e20, 1e21)}, "y", "'y': .* regression"),
+        ({"y": np.where(np.arange(N) % 2, 1.0, np.inf)}, "y", "'y': .* such as inf"),
         ({"y": np.arange(N)}, "y", "expected every class in the training split"),
     ],
 )

@@ -391,6 +391,8 @@ def test_bad_input(blobs: tuple[np.ndarray, np.ndarray]) -> None:
         small().fit(holed, y)
     with pytest.raises(ValueError, match="Input X contains NaN"):
         small(max_epochs=1).fit(X, y).predict(holed)
+    with pytest.raises(ValueError, match="features below 1e.100"):
+        small().fit(X * 1e160, y)
     with pytest.raises(TypeError, match=r"(?s)Sparse data was passed.*toarray"):
         small().fit(scipy.sparse.csr_array(X), y)
     with pytest.raises(ValueError, match="expected two classes or more, got one class: 5"):

@@ -6,7 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
 
 from slow_losses import NAMES, SQUARE, fast, width
@@ -194,6 +196,18 @@ def test_tensors_without_values():
     loss.backward()
     assert loss.shape == ()
     assert f.grad.shape == f.shape
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fake_tensors_and_tracing(name):
+    """Under FakeTensorMode, by which torch's own tools plan memory, and into a graph by make_fx: as cross-entropy goes."""
+    loss, f = fast(name), outputs(name)
+    with FakeTensorMode():
+        fake = torch.randn(f.shape, requires_grad=True)
+        loss(fake, torch.zeros(len(f), dtype=torch.int64)).backward()
+        assert fake.grad.shape == f.shape
+    graph = make_fx(lambda f, labels: loss(f, labels))(f, LABELS)
+    assert_close(graph(2 * f, LABELS), loss(2 * f, LABELS))
 
 
 @pytest.mark.parametrize("name", SQUARE)

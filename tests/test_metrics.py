@@ -16,6 +16,7 @@ from scipy import integrate, optimize, stats
 from squareloss import SquareLoss, metrics, simplex
 from squareloss.codings import Simplex
 from squareloss.metrics import _inputs
+from squareloss.metrics._binned import Classwise
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 TOP_LABEL = (metrics.ece, metrics.ece_equal_mass, metrics.debiased_ece, metrics.smooth_ece)
@@ -158,6 +159,12 @@ def test_classwise_is_its_definition(bins, raw):
     columns = p.clamp(0, 1).numpy()
     per_class = [loop_ece(columns[:, k], (y.numpy() == k).astype(float), bins) for k in range(6)]
     assert metrics.classwise_ece(p, y, bins=bins) == pytest.approx(np.mean(per_class), abs=1e-12)
+
+
+def test_classwise_needs_no_more_for_classes_that_no_sample_may_have():
+    """Replicates of it are products with a matrix of one row per bin in use, at most B - 1 a sample, not B - 1 a class."""
+    p, y = draw(10, 5000)
+    assert Classwise(_inputs.read(p, y), 15).outer.shape[0] <= 10 * 14
 
 
 def test_classwise_of_many_classes_in_blocks(monkeypatch):

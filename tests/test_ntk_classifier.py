@@ -101,6 +101,15 @@ def test_one_scale_for_pixels_and_one_each_for_units():
     assert one.fit(units, y).score(units, y) < plain.score(x, y) - 0.1  # one coordinate is lost
 
 
+def test_points_of_the_sphere_in_float32():
+    x, y = circle(80)
+    wide = to_sphere(torch.from_numpy(x))
+    narrow, expected = wide.float(), NTKClassifier(0.1, bias=False).fit(wide, y).predict_proba(wide)
+    for points in (narrow, narrow.numpy()):
+        found = NTKClassifier(0.1, bias=False).fit(points, y).predict_proba(points)
+        np.testing.assert_allclose(np.asarray(found), expected.numpy(), atol=1e-5)
+
+
 def test_auto_is_exact_while_that_is_quick(monkeypatch):
     x, y = circle(100)
     monkeypatch.setattr("squareloss.ntk.classifier.EXACT", 100)
@@ -127,6 +136,8 @@ def test_bad_input():
     x, y = circle(40)
     with pytest.raises(ValueError, match="expected X on the unit sphere.*to_sphere"):
         NTKClassifier(bias=False).fit(x, y)
+    with pytest.raises(ValueError, match="features below 1e.100"):
+        NTKClassifier().fit(x * 1e160, y)
     with pytest.raises(ValueError, match="got one class"):
         NTKClassifier().fit(x, np.zeros(40))
     with pytest.raises(MemoryError, match="conjugate_gradients"):

@@ -142,6 +142,33 @@ def test_words_follow_the_numbers(filled):
     )
 
 
+def test_what_readings_share_is_told_in_short_whatever_was_asked_for(filled):
+    store, header = filled
+    for names, first in (
+        (["ce", "simplex+temperature", "simplex"], "As trained, simplex against ce: better in accuracy"),
+        (["ce", "simplex+temperature"], "simplex+temperature against ce: better in accuracy"),
+        (["ce", "ce+temperature", "simplex+temperature"], "simplex+temperature against ce: better in accuracy"),
+        (
+            ["ce+temperature", "simplex+temperature"],
+            "With both calibrated, simplex+temperature against ce+temperature: better in acc",
+        ),
+    ):
+        asked = replace(header, rows=names, baseline=names[0])
+        assert in_short(rows_of(store.records(), asked), asked)[0].startswith(first)
+    replace(header, rows=["ce+temperature", "simplex+temperature", "simplex"], baseline="ce+temperature").write(store)
+    console = Console(file=io.StringIO(), width=100)
+    conclude(gather(store.folder)[0], console)
+    networks = console.file.getvalue().partition("\nNetworks\n")[2].partition("\nProbabilities\n")[0]
+    assert "\nce " in networks and "\nsimplex " in networks and "temperature" not in networks
+    assert "Green is better than ce, " in networks
+
+
+def test_long_names_are_told_whole(filled):
+    header, console = replace(filled[1], notes=[f"column {'long' * 30!r}: 3 missing"]), Console(file=io.StringIO(), width=60)
+    introduce(header, console)
+    assert f"column{'long' * 30!r}:3missing" in "".join(console.file.getvalue().split())
+
+
 def test_names_of_losses_are_explained_wherever_they_are_used(filled):
     from squareloss.lab.studies import ingredients
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -252,6 +253,15 @@ def test_pages_of_the_studies_are_legible(browser, tmp_path, folder):
         assert page.evaluate(CROWDED) == []
         page.context.close()
     assert complaints == []
+
+
+def test_long_names_break_on_a_phone(browser, tmp_path):
+    store, header = fill(tmp_path)
+    name = "long_name_" * 20
+    replace(header, title=name, facts=[("data", name)], cut=[name], notes=[name]).write(store)
+    page = browser.new_context(viewport={"width": 390, "height": 800}).new_page()
+    page.goto(write(store.folder).as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_long_lists_are_folded_and_printed(browser, tmp_path):

@@ -276,6 +276,19 @@ def test_two_seeds_at_one_n_make_no_rate():
     assert [len(table.rows) for table in found.tables] == [2, 2, 10]
 
 
+def test_the_margin_is_told_once_for_each_n_over_all_seeds():
+    def told(*places):
+        specs = [({"loss": "square", "gap": 0.15, "n": n}, {"l2": l2, "linf": l2, "right": 1.0}) for n, l2 in places]
+        records = [SimpleNamespace(spec=spec, metrics=metrics, seed=i) for i, (spec, metrics) in enumerate(specs)]
+        return view(records, header_of(get("margin"), "smoke", [0, 1])).sentences[1]
+
+    assert told((20, [0.1, 0.2, 0.3])) == (
+        "square loss: median l_2 distance 0.200 at n = 20, of 0.150 possible; the lowest of 3 replications there is 0.100."
+    )
+    both = told((20, [0.1]), (20, [0.3]), (40, [0.2]), (40, [0.5, 0.6]))
+    assert "distance 0.200 at n = 20, 0.500 at n = 40, of" in both and "lowest of 3 replications there is 0.200" in both
+
+
 @pytest.mark.parametrize(("rate", "above"), [(0.14, True), (0.132, False)])
 def test_rates_that_are_said_to_be_above_both_bounds_are(rate, above):
     """At gamma = 0.9, gamma/7 is 0.129 and gamma^2/6 is 0.135."""

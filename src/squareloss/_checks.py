@@ -121,8 +121,12 @@ def _hint(t: Tensor, f: Tensor, rest: tuple[int, ...]) -> str:
 
 
 def eager() -> bool:
-    """Whether operations run now, on real values: not while compiling, not inside `torch.func`."""
-    return not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+    """Whether operations run now, on real values: not while compiling, not inside `torch.func`, not as tensors without values.
+
+    Those (FakeTensorMode), and tracing (make_fx), are modes of torch's dispatcher.
+    """
+    inside = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return not inside and not torch._C._len_torch_dispatch_stack()
 
 
 def readable(t: Tensor) -> bool:

@@ -124,7 +124,7 @@ class Simplex:
     def scores(self, outputs: Tensor) -> Tensor:
         """The K outputs; with `reduced`, their isometric image in K coordinates."""
         _check_width(self, outputs)
-        return simplex.embed(outputs) if self.reduced else outputs
+        return simplex.embed(simplex.wide(outputs)).to(outputs.dtype) if self.reduced else outputs
 
     def eta(self, outputs: Tensor) -> Tensor:
         """1/K + sqrt((K-1)/K) (f_k - mean f) / r: sums to one, may leave [0, 1]."""

@@ -28,7 +28,7 @@ from typing_extensions import Self
 
 from squareloss import _checks
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads
-from squareloss._probe_inputs import check_present
+from squareloss._probe_inputs import check_present, check_size
 from squareloss.calibrators import Asinh
 from squareloss.codings import Coding, OneHot
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
@@ -297,6 +297,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _set_statistics(self, X: np.ndarray, weight: np.ndarray) -> None:
         self.mean_, self.scale_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
         if self.standardize:
+            check_size(X)
             self.mean_ = np.average(X, axis=0, weights=weight)
             scale = np.sqrt(np.average((X - self.mean_) ** 2, axis=0, weights=weight))
             self.scale_ = np.where(X.max(axis=0) > X.min(axis=0), scale, 1.0)  # rounding alone is no scale

@@ -26,8 +26,11 @@ def write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_tensors(temporary, contiguous, {"header": json.dumps(header)})
-    os.replace(temporary, path)
+    try:
+        write_tensors(temporary, contiguous, {"header": json.dumps(header)})
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

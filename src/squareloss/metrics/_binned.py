@@ -164,29 +164,30 @@ class Classwise:
     """counts -> classwise_ece.
 
     The K B sums are not formed one by one: few probabilities of a sample lie beyond the first bin, B - 1 at most, so theirs
-    are a sparse matrix's product; and the first bin of a class is the sum over all samples, a dense product, less the others.
+    are a sparse matrix's product, with a row for each bin that has some; and the first bin of a class is the sum over all
+    samples, a dense product, less the others.
     """
 
     def __init__(self, predictions: Predictions, bins: int) -> None:
-        self.bins = check_bins(bins)
         self.labels, self.blocks = predictions.labels, predictions.blocks()
         self.samples, self.classes = predictions.values.shape
         edges = _inner_edges(predictions.values, bins)
         beyond = predictions.values > (edges[0] if bins > 1 else float("inf"))
         sample, klass = beyond.nonzero(as_tuple=True)
         value = predictions.values[sample, klass].clamp(max=1)
-        cell = klass * (bins - 1) + torch.bucketize(value, edges) - 1
+        cells, cell = torch.unique(klass * bins + torch.bucketize(value, edges), return_inverse=True)
+        self.klass = cells // bins
         residual = value.double() - (klass == self.labels[sample]).double()
-        size = (self.classes * (bins - 1), self.samples)
+        size = (len(cells), self.samples)
         self.outer = torch.sparse_coo_tensor(torch.stack([cell, sample]), residual, size, check_invariants=True).coalesce()
 
     def __call__(self, counts: Tensor) -> dict[str, Tensor]:
         total = -by_cell(counts, self.labels, self.classes)  # (R, K)
         for part, block in zip(torch.split(counts, len(self.blocks[0]), dim=1), self.blocks, strict=True):
             total += part @ block.clamp(0, 1).double()
-        outer = torch.sparse.mm(self.outer, counts.T).view(self.classes, self.bins - 1, len(counts))
-        first = total.T - outer.sum(1)  # (K, R)
-        return {"classwise_ece": (first.abs().sum(0) + outer.abs().sum((0, 1))) / (self.samples * self.classes)}
+        outer = torch.sparse.mm(self.outer, counts.T)  # (bins that have some, R)
+        first = total.T.index_add_(0, self.klass, outer, alpha=-1)  # (K, R)
+        return {"classwise_ece": (first.abs_().sum(0) + outer.abs_().sum(0)) / (self.samples * self.classes)}
 
 
 def check_bins(bins: int) -> int:

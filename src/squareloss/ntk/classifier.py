@@ -97,7 +97,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"expected two classes or more, got one class: {self.classes_.tolist()}")
         self._device, self._seed = inputs.device(self.device, X), inputs.seed(self.random_state)
-        points = self._place(inputs.tensor(X, self._device), reset=True)
+        points = self._place(X, reset=True)
         labels = torch.from_numpy(inputs.indices(self.classes_, columns[:, 0])).to(self._device)
         limit = EXACT if len(self._candidates([0.0, 1.0])) == 1 else CHOICE
         exact = self.solver == "exact" or (self.solver == "auto" and len(points) <= limit)
@@ -163,11 +163,14 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return list(default)
         return inputs.candidates(self.mu, "mu")
 
-    def _place(self, x: Tensor, *, reset: bool) -> Tensor:
-        """Points of the sphere (n, d + 1), or the inputs themselves (n, d) if they are there."""
+    def _place(self, X: Any, *, reset: bool) -> Tensor:
+        """Points of the sphere (n, d + 1), or the inputs themselves (n, d) if they are there, to within their precision."""
         if not self.bias:
-            return on_sphere(x, "X")
+            x = X if isinstance(X, Tensor) else torch.from_numpy(np.array(X))
+            return on_sphere(x if x.is_floating_point() else x.double(), "X").to(self._device)
+        x = inputs.tensor(X, self._device)
         if reset:
+            inputs.check_size(x)
             self._mean = x.mean(0)
             variance = x.var(0, correction=0)
             variance = variance if self.scale_features else variance.mean().expand_as(variance)
@@ -245,8 +248,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> Tensor:
         solution = self._fitted()
-        x = inputs.tensor(inputs.features(self, X, reset=False), self._device)
-        return solution(self._place(x, reset=False))
+        return solution(self._place(inputs.features(self, X, reset=False), reset=False))
 
     def _shifted(self, X: Any) -> Tensor:
         return self._scores(X) + len(self.classes_) * self._curve.shift

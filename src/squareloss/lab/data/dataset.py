@@ -192,7 +192,7 @@ def encode_labels(values: np.ndarray[Any, Any], what: str) -> tuple[Tensor, tupl
         missing = int(np.isnan(values).sum())
         if missing:
             raise ValueError(f"{what}: expected a class for every row, got {missing} missing; drop those rows")
-        fractional = values[values != np.round(values)]
+        fractional = values[(values != np.round(values)) | (np.abs(values) >= 2**63)]  # infinity too
         if fractional.size:
             raise ValueError(f"{what}: expected classes, got real numbers such as {fractional[0]:g}; that is a regression")
         values = values.astype(np.int64)

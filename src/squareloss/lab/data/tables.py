@@ -17,7 +17,8 @@ Floats = npt.NDArray[np.float32]
 
 MAX_CATEGORIES = 1000  # beyond this a text column is an identifier, and one-hot columns would fill the memory
 _PLAIN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-_DRESSED = re.compile(r"[-+]?[$€£]?(\d+|\d{1,3}(,\d{3})+)(\.\d*)?%?")  # a number to a reader: 1,234 or $5.00 or 12%
+# a number to a reader: 1,234 or 1,5 or $5.00 or 12%
+_DRESSED = re.compile(r"[-+]?[$€£]?(\d+|\d{1,3}(,\d{3})+|\d[\d.]*,\d+)(\.\d*)?%?")
 _MISSING = ("", "?", "-", "--", ".", "na", "n/a", "nan", "null")  # among numbers; a category may well be called "-"
 _MOSTLY, _FEW = 0.9, 20  # from which share on a text column is one of numbers, and up to how many may be categories
 _INDEX = re.compile(r"__index_level_\d+__")  # what pandas calls its row numbers in Parquet
@@ -70,7 +71,8 @@ def _read(path: Path) -> Any:
             return parquet.ParquetFile(path).read()
         with path.open("rb") as file:
             file.readline().decode()  # the names of the columns, and the mark at the start of UTF-16
-        return csv.read_csv(path, convert_options=csv.ConvertOptions(strings_can_be_null=True))
+        parsed = csv.ParseOptions(newlines_in_values=True)  # else one at the end of a block, of 1 MB, ends the row
+        return csv.read_csv(path, parse_options=parsed, convert_options=csv.ConvertOptions(strings_can_be_null=True))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: expected text in UTF-8, got another encoding; save the file as UTF-8") from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
@@ -146,6 +148,12 @@ def _numeric(values: npt.NDArray[np.float64], name: str, train: npt.NDArray[np.i
     missing = np.isnan(values)
     if missing[train].all():
         raise ValueError(f"{what}: expected a value in the training split, got none at all; drop the column")
+    present = values[~missing]
+    if len(np.unique(present)) > 1 and np.abs(present - present.astype(np.float32)).max() > 0.1 * present.std():
+        raise ValueError(
+            f"{what}: expected numbers that float32 can tell apart, got {present.min():.17g} to {present.max():.17g}, which it "
+            "rounds by more than a tenth of their spread; subtract an offset, or drop the column"
+        )
     if not missing.any():
         return Encoded(values.astype(np.float32)[:, None], [name], [])
     mean = values[train][~missing[train]].mean()
@@ -175,8 +183,8 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
     said = _with_rows(strange, trimmed.to_pylist())
     if len(like) > _FEW:
         raise ValueError(
-            f"{what}: expected numbers alone, as in most of its rows, got {said}; write plain numbers (1234, not 1,234), leave "
-            "missing cells empty, or, if these are categories, write all of them as words"
+            f"{what}: expected numbers alone, as in most of its rows, got {said}; write plain numbers (1234.5, not 1,234.5 or "
+            "1234,5), leave missing cells empty, or, if these are categories, write all of them as words"
         )
     encoded = _categorical(column, name, train, what)
     return encoded._replace(notes=[f"column {name!r}: {said} among numbers, read as categories", *encoded.notes])

@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Column
 from rich.table import Table as RichTable
 
 from squareloss.lab.report import tables
@@ -26,7 +27,7 @@ _GAP = 3  # between the columns of a table
 def introduce(header: Header, console: Console) -> None:
     """What is going to be done, and what was cut."""
     console.print(f"[bold]{escape(header.title)}[/bold]")
-    grid = RichTable.grid(padding=(0, 2))
+    grid = RichTable.grid("", Column(overflow="fold"), padding=(0, 2))  # long names too are told whole
     losses = named(header)
     lines = [
         *([("losses", losses)] if losses else []),
@@ -71,7 +72,9 @@ def _results(report: StudyReport) -> list[Table]:
     networks = [row for i, row in enumerate(rows) if row.cell not in [other.cell for other in rows[:i]]]
     if len(networks) == len(rows):
         return [tables.results(rows, report.header)]
-    own = tables.results(networks, report.header, [column for column in columns if column.shared])
+    networks = [replace(row, name=row.cell) for row in networks]
+    header = replace(report.header, baseline=report.header.baseline.partition("+")[0])
+    own = tables.results(networks, header, [column for column in columns if column.shared])
     read = tables.results(rows, report.header, [column for column in columns if not column.shared])
     return [replace(own, heading="Networks"), replace(read, heading="Probabilities")]
 

@@ -93,11 +93,17 @@ def like_with_like(rows: Sequence[Row], header: Header) -> list[Verdict]:
 def _against(row: Row, other: Row, rows: Sequence[Row], header: Header) -> list[Verdict]:
     found = []
     for column in columns_of(rows, header):
-        told_before = column.shared and any(r.cell == row.cell for r in rows[: list(rows).index(row)])
-        d = difference(row, other, column, header.overlap) if column.better and not told_before else None
+        elsewhere = column.shared and row is not _teller(row, rows)
+        d = difference(row, other, column, header.overlap) if column.better and not elsewhere else None
         if d is not None and not (column.shared and row.cell == other.cell):
             found.append(Verdict(row, other, column, d))
     return found
+
+
+def _teller(row: Row, rows: Sequence[Row]) -> Row:
+    """The row by which a network's shared measures are told: as trained, if it is there, else the first of its readings."""
+    mine = [r for r in rows if r.cell == row.cell]
+    return next((r for r in mine if r.name == r.cell), mine[0])
 
 
 def summary(rows: Sequence[Row], header: Header) -> list[str]:
@@ -134,6 +140,8 @@ def in_short(rows: Sequence[Row], header: Header) -> list[str]:
         if mine and row.cell == row.name:
             lead = f"{row.name} as trained" if calibrated else f"As trained, {row.name}"
             lines.append(f"{lead} against {header.baseline}: {_tally(mine)}.")
+        elif mine and not calibrated and row is _teller(row, rows):
+            lines.append(f"{row.name} against {header.baseline}: {_tally(mine)}.")
     fair = found if calibrated else like_with_like(rows, header)
     for row in rows:
         mine = [v for v in fair if v.row is row]

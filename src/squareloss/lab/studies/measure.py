@@ -133,7 +133,7 @@ def _raw(loss: Loss, outputs: Tensor, labels: Tensor) -> Json:
 
 
 def _noise(network: nn.Module, loss: Loss, preprocess: nn.Module, data: Dataset, stds: Sequence[float], seed: int) -> Tensor:
-    """Which test points are right, (S, N), under noise of S sizes in standardised space; 0/1 columns of a table get none."""
+    """Which test points are right, (S, N), under noise of S sizes in standardised space, where columns vary."""
     device = next(network.parameters()).device
     generator, labels, free = torch.Generator().manual_seed(seed), data.test.y.to(device), varying(data).to(device)
     correct = torch.zeros(len(stds), len(labels), dtype=torch.float64, device=device)
@@ -202,11 +202,15 @@ def _distances(network: nn.Module, loss: Loss, preprocess: nn.Module, data: Data
 
 
 def varying(data: Dataset) -> Tensor:
-    """1 where noise and moves make sense, 0 in the 0/1 columns of a table (categories), (D,) or (); all 1 if none is left."""
+    """1 where noise and moves make sense, (D,) or (); all 1 if that is nowhere.
+
+    In a table not in 0/1 columns, which are categories, nor in constant ones, of which training has shown the network nothing.
+    """
     if data.kind == "image":
         return torch.ones(())
-    binary = ((data.train.x == 0) | (data.train.x == 1)).all(0)
-    return torch.ones(len(binary)) if bool(binary.all()) else (~binary).float()
+    x = data.train.x
+    still = ((x == 0) | (x == 1)).all(0) | (x == x[0]).all(0)
+    return torch.ones(len(still)) if bool(still.all()) else (~still).float()
 
 
 def _floats(x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,12 +46,14 @@ def view(records: Sequence[Record], header: Header) -> View:
 
 
 def _sentence(name: str, records: Sequence[Record], widest: float) -> str:
-    medians = [float(np.median(record.metrics["l2"])) for record in records]
-    lows = [min(record.metrics["l2"]) for record in records]
+    reach: dict[int, list[float]] = defaultdict(list)  # of all seeds
+    for record in records:
+        reach[record.spec["n"]] += record.metrics["l2"]
+    medians = [f"{np.median(reach[n]):.3f} at n = {n}" for n in sorted({min(reach), max(reach)})]
+    last = reach[max(reach)]
     return (
-        f"{name}: median l_2 distance {medians[0]:.3f} at n = {records[0].spec['n']}, {medians[-1]:.3f} at n = "
-        f"{records[-1].spec['n']}, of {widest:.3f} possible; the lowest of {len(records[-1].metrics['l2'])} replications there "
-        f"is {lows[-1]:.3f}."
+        f"{name}: median l_2 distance {', '.join(medians)}, of {widest:.3f} possible; the lowest of {len(last)} replications "
+        f"there is {min(last):.3f}."
     )
 
 
