@@ -113,6 +113,17 @@ def test_the_probability_map_finds_what_made_the_labels():
     assert not plain.shift.any()
 
 
+def test_the_probability_map_is_the_same_in_blocks_of_any_size(monkeypatch):
+    u = torch.randn(500, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    labels, weight = drawn(3 * u), torch.linspace(0, 2, 500, dtype=torch.float64)
+    frequency, offset = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64), torch.tensor([0.1, 0.0, -0.2], dtype=torch.float64)
+    whole = fit_curve(u, labels, weight, frequency, offset)
+    monkeypatch.setattr(_selection, "BLOCK", 3 * 70)
+    parts = fit_curve(u, labels, weight, frequency, offset)
+    assert (parts.slope, parts.bend) == pytest.approx((whole.slope, whole.bend), rel=1e-9)
+    torch.testing.assert_close(parts.shift, whole.shift)
+
+
 def test_perfect_scores_leave_one_samples_doubt():
     labels = torch.arange(30) % 3
     codes = Simplex().encode(labels, 3).double()

@@ -24,6 +24,7 @@ from squareloss.ridge import FeaturePath, KernelPath, left_out
 Block = tuple[Tensor, Tensor, "Tensor | None"]  # features (m, d), labels (m, S), sample weights (m,)
 Blocks = Callable[[], Iterable[tuple[Block, "Tensor | None"]]]  # with the weights (m,) in the fit: by class as well
 CALIBRATION = 2**24  # scores the probability map is fitted on, at most: it has three numbers
+BLOCK = 2**17  # of them at a time on a CPU, which stay in its cache
 COLUMNS = 1024  # outputs, over lambdas, of one product
 
 
@@ -243,34 +244,22 @@ def fit_curve(scores: Tensor, labels: Tensor, weight: Tensor, frequency: Tensor 
     if frequency is not None:
         level = frequency.clamp_min(0.5 / count).log()
         level = level - level.mean()
-        slope, bend, pull = _newton(torch.stack([u, -u.square(), level.expand_as(u)]), target, share, offset)
+        slope, bend, pull = _newton([u, -u.square(), level.expand_as(u)], target, share, offset)
         if slope > 0:
             shift = level * (pull / slope)
             u = u + shift
-            slope, bend = _newton(torch.stack([u, -u.square()]), target, share, offset)
+            slope, bend = _newton([u, -u.square()], target, share, offset)
             ratio = min(max(bend / slope, -k / 2), k / (2 * (k - 1))) if slope > 0 else 0.0
-    (slope,) = _newton((u - ratio * u.square()).unsqueeze(0), target, share, offset)
+    (slope,) = _newton([u - ratio * u.square()], target, share, offset)
     slope = max(slope, 1e-3)  # scores that say nothing: nearly uniform, or the inverse class weights
     return Curve(slope, ratio * slope, shift, offset)
 
 
-def _newton(features: Tensor, target: Tensor, share: Tensor, offset: Tensor | None) -> list[float]:
-    """argmin over theta (P,) of the cross-entropy of softmax(sum_p theta_p features_p + offset), features (P, n, K)."""
-
-    def loss_and_logits(theta: Tensor) -> tuple[Tensor, Tensor]:
-        logits = torch.tensordot(theta, features, 1)
-        log_p = torch.log_softmax(logits if offset is None else logits + offset, 1)
-        return -((target * log_p).sum(1) @ share), log_p
-
-    theta = features.new_zeros(len(features))
-    loss, log_p = loss_and_logits(theta)
+def _newton(features: Sequence[Tensor], target: Tensor, share: Tensor, offset: Tensor | None) -> list[float]:
+    """argmin over theta (P,) of the cross-entropy of softmax(sum_p theta_p features_p + offset), P features (n, K)."""
+    theta = target.new_zeros(len(features))
+    loss, gradient, second = _derivatives(theta, features, target, share, offset)
     for _ in range(100):
-        p = log_p.exp()
-        mean = (p * features).sum(2)  # (P, n)
-        gradient = ((p - target) * features).sum(2) @ share
-        spread = (features * (p * share.unsqueeze(1))).flatten(1)
-        second = spread @ features.flatten(1).T - (mean * share) @ mean.T
-        second.diagonal().mul_(1 + 1e-10).add_(1e-12)
         step = torch.linalg.solve(second, gradient)
         decrease = float(gradient @ step)
         if decrease < 1e-9:  # so near that the whole step is right to the last digits, which the loss no longer shows
@@ -278,11 +267,31 @@ def _newton(features: Tensor, target: Tensor, share: Tensor, offset: Tensor | No
             break
         size = 1.0
         while size > 1e-6:  # halve until the loss falls enough
-            new_loss, new_log_p = loss_and_logits(theta - size * step)
-            if float(new_loss) <= float(loss) - 1e-4 * size * decrease:
+            new = _derivatives(theta - size * step, features, target, share, offset)
+            if new[0] <= loss - 1e-4 * size * decrease:
                 break
             size /= 2
         else:
             break
-        theta, loss, log_p = theta - size * step, new_loss, new_log_p
+        theta, (loss, gradient, second) = theta - size * step, new
     return [float(t) for t in theta]
+
+
+def _derivatives(
+    theta: Tensor, features: Sequence[Tensor], target: Tensor, share: Tensor, offset: Tensor | None
+) -> tuple[float, Tensor, Tensor]:
+    """The cross-entropy, its gradient (P,) and its Hessian (P, P), block by block."""
+    loss, gradient, second = target.new_zeros(()), torch.zeros_like(theta), target.new_zeros(len(theta), len(theta))
+    rows = max(1, (BLOCK if target.device.type == "cpu" else CALIBRATION) // target.shape[1])
+    for first in range(0, len(target), rows):
+        part = slice(first, first + rows)
+        x, t, s = torch.stack([feature[part] for feature in features]), target[part], share[part]  # (P, m, K), (m, K), (m,)
+        logits = torch.tensordot(theta, x, 1)
+        log_p = torch.log_softmax(logits if offset is None else logits + offset, 1)
+        p = log_p.exp()
+        mean = (p * x).sum(2)  # (P, m)
+        loss -= (t * log_p).sum(1) @ s
+        gradient += ((p - t) * x).sum(2) @ s
+        second += (x * (p * s.unsqueeze(1))).flatten(1) @ x.flatten(1).T - (mean * s) @ mean.T
+    second.diagonal().mul_(1 + 1e-10).add_(1e-12)
+    return float(loss), gradient, second
