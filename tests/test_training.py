@@ -186,6 +186,20 @@ def test_the_attack_stays_in_ball_and_box_and_hurts(loss):
     assert (net(moved).argmax(1) == y).double().mean() < (net(x).argmax(1) == y).double().mean() - 0.1
 
 
+@pytest.mark.parametrize("loss", [CrossEntropy(), SquareLoss(Simplex(radius=3.0))])
+def test_the_compiled_attack_is_the_attack(loss):
+    net, (x, y), made = tiny().train(), images(), []
+
+    def compiled(function):
+        made.append(function.__name__)
+        return torch.compile(function, backend="aot_eager", dynamic=False, fullgraph=True)
+
+    x, keys = (x.float() / 255).to(memory_format=torch.channels_last), start_keys(0, 0, torch.arange(100))
+    plain, faster = (perturb(net, loss.link, Adversary(steps=3), x, y, keys, **how) for how in ({}, {"compiled": compiled}))
+    torch.testing.assert_close(faster, plain)
+    assert faster.stride() == plain.stride() == x.stride() and len(made) == 3
+
+
 @pytest.mark.parametrize("loss", [CrossEntropy(), SquareLoss()])
 def test_adversarial_training_helps_against_the_attack(loss):
     digits = load_digits()

@@ -14,7 +14,14 @@ from squareloss.lab.training.recipes import Adversary
 
 
 def perturb(
-    forward: Callable[[Tensor], Tensor], link: Link, adversary: Adversary, x: Tensor, y: Tensor, keys: Tensor
+    forward: Callable[[Tensor], Tensor],
+    link: Link,
+    adversary: Adversary,
+    x: Tensor,
+    y: Tensor,
+    keys: Tensor,
+    *,
+    compiled: Callable[[Callable[..., Tensor]], Callable[..., Tensor]] = lambda function: function,
 ) -> Tensor:
     """Inputs (N, ...) in [0, 1], moved by PGD to where the network errs.
 
@@ -23,16 +30,34 @@ def perturb(
         link: of the loss: a coding is attacked by its angle, softmax by cross-entropy.
         x, y: the batch.
         keys: one integer per sample, for the random start; the same key gives the same start on every device.
+        compiled: makes faster functions of ours, such as `torch.compile`.
     """
-    ascent = _angle if isinstance(link, Coding) else _cross_entropy
-    noise = (2 * uniform(keys, x[0].numel()) - 1).view(x.shape).to(x.dtype)
-    adversarial = (x + adversary.eps * noise).clamp(0, 1)
+    start, uphill, move = compiled(_start), compiled(_uphill), compiled(_move)
+    adversarial = start(x, keys, adversary.eps)
     for _ in range(adversary.steps):
-        adversarial.requires_grad_()
-        (gradient,) = torch.autograd.grad(ascent(link, forward(adversarial), y), adversarial)
-        moved = adversarial.detach() + adversary.step_size * gradient.sign()
-        adversarial = torch.minimum(torch.maximum(moved, x - adversary.eps), x + adversary.eps).clamp(0, 1)
+        outputs = forward(adversarial.requires_grad_())
+        (gradient,) = torch.autograd.grad(outputs, adversarial, uphill(link, outputs.detach(), y))
+        adversarial = move(adversarial.detach(), gradient, x, adversary.step_size, adversary.eps)
     return adversarial
+
+
+def _start(x: Tensor, keys: Tensor, eps: float) -> Tensor:
+    """A random point of the ball around each input."""
+    noise = (2 * uniform(keys, x[0].numel()) - 1).view(x.shape).to(x.dtype)
+    return (x + eps * noise).clamp(0, 1)
+
+
+def _uphill(link: Link, outputs: Tensor, y: Tensor) -> Tensor:
+    """The gradient by the outputs of what the attack climbs."""
+    loss = _angle if isinstance(link, Coding) else _cross_entropy
+    gradient: Tensor = torch.func.grad(lambda f: loss(link, f, y))(outputs)
+    return gradient
+
+
+def _move(adversarial: Tensor, gradient: Tensor, x: Tensor, size: float, eps: float) -> Tensor:
+    """A step up the sign of the gradient, within the ball around x."""
+    moved = adversarial + size * gradient.sign()
+    return torch.minimum(torch.maximum(moved, x - eps), x + eps).clamp(0, 1)
 
 
 @contextmanager

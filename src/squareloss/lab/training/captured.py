@@ -95,9 +95,8 @@ class Step:
         self.buffers = dict(module.named_buffers())
         self.scratch = {name: b.clone() for name, b in self.buffers.items()}  # where an attack's statistics go
         self.call = _call(module, run.recipe.precision == "bfloat16", compiled, overlapped)
-        self.cut = _compiled(cut) if compiled else cut
-        self.sgd = _compiled(sgd) if compiled else sgd
-        self.note = _compiled(note) if compiled else note
+        self.compile = _compiled if compiled else lambda function: function
+        self.cut, self.sgd, self.note = self.compile(cut), self.compile(sgd), self.compile(note)
 
     def gradients(self, rows: Rows, epoch: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Loss, hits (a boolean each) and gradients by the leaves, of the batch `rows` in the epoch of that number."""
@@ -105,7 +104,8 @@ class Step:
         x, y = self.batches.take(rows, self.cut)
         if run.recipe.adversary is not None:
             keys = start_keys(run.seed, epoch, rows.sample)
-            x = perturb(lambda x: self.call(self.frozen, self.scratch, x), run.loss.link, run.recipe.adversary, x, y, keys)
+            forward = lambda x: self.call(self.frozen, self.scratch, x)
+            x = perturb(forward, run.loss.link, run.recipe.adversary, x, y, keys, compiled=self.compile)
         outputs = self.call(self.arguments, self.buffers, x)
         value = run.loss(outputs, y)
         gradients = torch.autograd.grad(value, list(self.weights.leaves.values()))
