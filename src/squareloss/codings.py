@@ -209,6 +209,12 @@ def probabilities(outputs: Tensor) -> Tensor:
     return Simplex().probabilities(outputs)
 
 
+def outputs_for(link: Link, num_classes: int) -> int:
+    """How many outputs the link reads K classes from: K, or K - 1 with `Simplex(reduced=True)`."""
+    more = link.num_classes(num_classes) - num_classes if isinstance(link, Coding) else 0
+    return num_classes - more
+
+
 def _undo(eta: Tensor, weight: Tensor | None, label_smoothing: float) -> Tensor:
     if weight is not None:
         eta = simplex.undo_weight(simplex.project(eta), weight)
