@@ -198,7 +198,7 @@ class FocusRound(Climbing):
 
     def _advance(self, problem: Problem, state: State, i: int) -> None:
         number, length, offset = self._try(i)
-        inner = APGDRound(self.goal, length - 1, restart=1000 * self.restart + number, targets=None, attack=self.attack)
+        inner = APGDRound(self.goal, length - 1, restart=1000 * self.restart + number, attack=self.attack)
         if offset == 0:
             state["target"] = self._aim(state, number)
             inner.begin(problem, state)
