@@ -12,12 +12,13 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
 from torch import Tensor
 
+from squareloss import _checks
 from squareloss import _probe_inputs as inputs
 from squareloss._selection import Curve, encode, fit_curve
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
 from squareloss.ntk.kernels import Kernel, on_sphere, to_sphere
-from squareloss.ntk.solve import Solution, Spectral, check_kernel, check_matrix, check_mu
+from squareloss.ntk.solve import Solution, Spectral, check_kernel, kernel_matrix
 
 SOLVERS = ("auto", "exact", "iterative")
 CRITERIA = ("brier", "accuracy")
@@ -155,7 +156,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if value not in known:
                 raise ValueError(f"Unknown {name} {value!r}. Available: {', '.join(known)}")
         for mu in self._candidates([1.0]):
-            check_mu(mu)
+            _checks.penalty("mu", mu)
         check_kernel(self.kernel)
 
     def _candidates(self, default: Sequence[float]) -> list[float]:
@@ -184,8 +185,8 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         mus = self._candidates([])
         if len(mus) == 1:
             mu = mus[0]
-            check_matrix(points, self.memory_gb, copies=1)
-            factor = Factor.of(kernel.matrix(points), mu, points, progress=self.verbose)
+            matrix = kernel_matrix(kernel, points, self.memory_gb)
+            factor = Factor.of(matrix, mu, points, progress=self.verbose)
             self.solution_ = Solution(kernel, points, factor.solve(codes), mu)
             left_out = codes - self.solution_.dual / factor.inverse_diagonal().unsqueeze(1)
             self._choose([mu], [left_out], codes, labels)
@@ -204,7 +205,9 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         out, rest = order[:held], order[held:]
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
         mus = sorted(self._candidates([kernel.diagonal * 10.0**k for k in range(-2, 3)]), reverse=True)
-        nystrom, start, scores, duals = self._nystrom(kernel, points[rest]), None, [], []
+        rank = default_rank(len(rest))
+        nystrom = Nystrom.of(kernel, points[rest], rank, seed=self._seed, dtype=torch.float32, progress=self.verbose)
+        start, scores, duals = None, [], []
         for mu in mus:
             solution = self._solve(points[rest], codes[rest], mu, kernel, nystrom, start, max(self.tolerance, 1e-3))
             start = solution.dual
@@ -215,10 +218,6 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         start[rest] = duals[mus.index(mu)]
         self.solution_ = self._solve(points, codes, mu, kernel, None, start, self.tolerance)
         return self._probability_map(chosen, labels[out], labels)
-
-    def _nystrom(self, kernel: Kernel, points: Tensor) -> Nystrom:
-        rank = min(len(points), default_rank(len(points)))
-        return Nystrom.of(kernel, points, rank, seed=self._seed, dtype=torch.float32, progress=self.verbose)
 
     def _solve(
         self, x: Tensor, y: Tensor, mu: float, kernel: Kernel, nystrom: Nystrom | None, start: Tensor | None, tolerance: float
