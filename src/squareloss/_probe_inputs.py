@@ -120,9 +120,19 @@ def seed(random_state: Any) -> int:
     return int(random_state if given else check_random_state(random_state).randint(2**31 - 1))
 
 
-def tensor(x: Array | Tensor, where: torch.device) -> Tensor:
-    """A tensor in float64 on the device; arrays are copied, so that read-only ones will do."""
-    return (x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))).to(where).double()
+def tensor(x: Array | Tensor) -> Tensor:
+    """A tensor as it is; arrays are copied, so that read-only ones will do."""
+    return x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
+
+
+def in_kind(answer: Tensor, x: Any) -> Any:
+    """An answer to x: a tensor where x lies if that is one, else an array."""
+    return answer.to(x.device) if isinstance(x, Tensor) else answer.cpu().numpy()
+
+
+def labels_in_kind(answer: Array, x: Any) -> Any:
+    """Labels as a tensor where x lies if that is one and they are numbers, else as they are."""
+    return torch.from_numpy(answer).to(x.device) if isinstance(x, Tensor) and answer.dtype.kind in "biuf" else answer
 
 
 def rows(d: int, where: torch.device) -> int:

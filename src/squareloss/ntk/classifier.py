@@ -108,18 +108,17 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Any:
         """The scores f + shift_ (n, K), zero-sum; for two classes those of the second, (n,)."""
         scores = self._shifted(X)
-        return self._answer(scores[:, 1] if scores.shape[1] == 2 else scores, X)
+        return inputs.in_kind(scores[:, 1] if scores.shape[1] == 2 else scores, X)
 
     def predict_proba(self, X: Any) -> Any:
         """Class probabilities (n, K)."""
         scores = self._scores(X)
-        return self._answer(self._curve.probabilities(scores), X)
+        return inputs.in_kind(self._curve.probabilities(scores), X)
 
     def predict(self, X: Any) -> Any:
         """The class of the largest score, (n,)."""
         positions = self._shifted(X).argmax(1).cpu().numpy()
-        answer = self.classes_[positions]
-        return torch.from_numpy(answer).to(X.device) if isinstance(X, Tensor) and answer.dtype.kind in "biuf" else answer
+        return inputs.labels_in_kind(self.classes_[positions], X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy of `predict`; tensors may lie on a GPU."""
@@ -167,9 +166,9 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _place(self, X: Any, *, reset: bool) -> Tensor:
         """Points of the sphere (n, d + 1), or the inputs themselves (n, d) if they are there, to within their precision."""
         if not self.bias:
-            x = X if isinstance(X, Tensor) else torch.from_numpy(np.array(X))
+            x = inputs.tensor(X)
             return on_sphere(x if x.is_floating_point() else x.double(), "X").to(self._device)
-        x = inputs.tensor(X, self._device)
+        x = inputs.tensor(X).to(self._device).double()
         if reset:
             inputs.check_size(x)
             self._mean = x.mean(0)
@@ -251,6 +250,3 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _shifted(self, X: Any) -> Tensor:
         return self._scores(X) + len(self.classes_) * self._curve.shift
-
-    def _answer(self, t: Tensor, X: Any) -> Any:
-        return t.to(X.device) if isinstance(X, Tensor) else t.cpu().numpy()
