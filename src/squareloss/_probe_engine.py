@@ -27,7 +27,7 @@ class Options:
 
 
 class Engine:
-    """Samples in, ridge solutions out. A block is features (m, d), labels (m, S) and sample weights (m,) or None."""
+    """Samples in, ridge solutions out. A block is features (m, d), labels (m, S) and sample weights (m,)."""
 
     def __init__(self, num_classes: Sequence[int], options: Options) -> None:
         self.num_classes = list(num_classes)
@@ -124,7 +124,6 @@ class Engine:
         """Solve samples from their n x n inner products."""
         x, labels, _ = block
         s = self.weights(block)
-        s = torch.ones_like(x[:, 0]) if s is None else s
         _check_count(len(x), float(s.sum()))
         mean = s @ x / s.sum()
         scale = deviation(s @ (x - mean).square() / s.sum(), mean) if self.options.scale else torch.ones_like(mean)
@@ -151,7 +150,6 @@ class Engine:
         assert self.path is not None
         x, labels, _ = block
         s = self.weights(block)
-        s = torch.ones_like(x[:, 0]) if s is None else s
         lams = [chosen.lam for chosen in solution]
         if self.path.dual is not None:
             if self.left is None:
@@ -166,13 +164,10 @@ class Engine:
         codes = [encode(labels[:, i : i + 1], [k]) for i, k in enumerate(self.num_classes)]
         return [left_out(y, f, h) for y, f, h in zip(codes, self.scores(x), slack, strict=True)]
 
-    def weights(self, block: Block) -> Tensor | None:
-        """Sample weight times class weight, (m,), or None if all are one."""
+    def weights(self, block: Block) -> Tensor:
+        """Sample weight times class weight, (m,)."""
         _, labels, weight = block
-        if self.class_weight is None:
-            return weight
-        by_class = self.class_weight[labels[:, 0]]
-        return by_class if weight is None else weight * by_class
+        return weight if self.class_weight is None else weight * self.class_weight[labels[:, 0]]
 
     def _choose(
         self,
@@ -185,7 +180,7 @@ class Engine:
         for lam in lambdas:
             path.check_regular(lam)
 
-        def weighted() -> Iterable[tuple[Block, Tensor | None]]:
+        def weighted() -> Iterable[tuple[Block, Tensor]]:
             for block in map(_present, blocks()):
                 if len(block[0]):
                     yield block, self.weights(block)
@@ -215,9 +210,8 @@ class Engine:
 def _present(block: Block) -> Block:
     """The samples of a block that have a weight: one of weight 0 is absent."""
     x, labels, weight = block
-    if weight is None or bool((weight > 0).all()):
-        return block
-    return x[weight > 0], labels[weight > 0], weight[weight > 0]
+    present = weight > 0
+    return block if bool(present.all()) else (x[present], labels[present], weight[present])
 
 
 def _check_count(count: int, mass: float) -> None:

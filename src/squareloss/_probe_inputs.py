@@ -81,10 +81,10 @@ def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
 
 
-def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor | None:
-    """Weights (n,) >= 0 in float64 on the device, or None."""
+def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor:
+    """Weights (n,) >= 0 in float64 on the device; ones for None."""
     if weight is None:
-        return None
+        return torch.ones((), dtype=torch.float64, device=device).expand(len(x))
     weight = weight.detach().cpu().numpy() if isinstance(weight, Tensor) else weight
     shape = np.broadcast_to(np.float64(0), tuple(x.shape))  # only its length is read
     checked = _check_sample_weight(weight, shape, dtype=np.float64, ensure_non_negative=True)

@@ -333,7 +333,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         def slices() -> Iterator[Block]:
             for i in range(0, len(X), size):
                 part = slice(i, i + size)
-                yield inputs.tensor(X[part]).to(self._device).double(), labels[part], None if weight is None else weight[part]
+                yield inputs.tensor(X[part]).to(self._device).double(), labels[part], weight[part]
 
         return inputs.watch(slices(), len(X), what, verbose=self.verbose and bool(what))
 
