@@ -93,16 +93,16 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"expected one label a sample, y of shape ({len(X)},), got shape {np.shape(y)}")
         if len(X) < 2:
             raise ValueError(f"expected at least 2 samples, got n_samples = {len(X)}; leave-one-out needs one to be left")
-        self._check_options()
+        mus = self._check_options()
         self.classes_ = np.unique(columns[:, 0])
         if len(self.classes_) < 2:
             raise ValueError(f"expected two classes or more, got one class: {self.classes_.tolist()}")
         self._device, self._seed = inputs.device(self.device, X), inputs.seed(self.random_state)
         points = self._place(X, reset=True)
         labels = torch.from_numpy(inputs.indices(self.classes_, columns[:, 0])).to(self._device)
-        limit = EXACT if len(self._candidates([0.0, 1.0])) == 1 else CHOICE
+        limit = EXACT if mus is not None and len(mus) == 1 else CHOICE
         exact = self.solver == "exact" or (self.solver == "auto" and len(points) <= limit)
-        self._curve = self._fit_exact(points, labels) if exact else self._fit_iterative(points, labels)
+        self._curve = self._fit_exact(points, labels, mus) if exact else self._fit_iterative(points, labels, mus)
         return self
 
     def decision_function(self, X: Any) -> Any:
@@ -150,18 +150,16 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """What is added to the scores, (K,)."""
         return (len(self.classes_) * self._curve.shift).cpu().numpy()
 
-    def _check_options(self) -> None:
+    def _check_options(self) -> list[float] | None:
+        """The candidates for mu, or None for the default ones, if all options can be."""
         for name, value, known in (("solver", self.solver, SOLVERS), ("criterion", self.criterion, CRITERIA)):
             if value not in known:
                 raise ValueError(f"Unknown {name} {value!r}. Available: {', '.join(known)}")
-        for mu in self._candidates([1.0]):
+        mus = None if self.mu is None else inputs.candidates(self.mu, "mu")
+        for mu in mus or []:
             _checks.penalty("mu", mu)
         check_kernel(self.kernel)
-
-    def _candidates(self, default: Sequence[float]) -> list[float]:
-        if self.mu is None:
-            return list(default)
-        return inputs.candidates(self.mu, "mu")
+        return mus
 
     def _place(self, X: Any, *, reset: bool) -> Tensor:
         """Points of the sphere (n, d + 1), or the inputs themselves (n, d) if they are there, to within their precision."""
@@ -177,12 +175,11 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._scale = (torch.where(variance > 0, variance, 1.0) * x.shape[1]).sqrt()
         return to_sphere((x - self._mean) / self._scale)
 
-    def _fit_exact(self, points: Tensor, labels: Tensor) -> Curve:
+    def _fit_exact(self, points: Tensor, labels: Tensor, mus: list[float] | None) -> Curve:
         """mu by exact leave-one-out, and the probability map of its scores."""
         kernel = check_kernel(self.kernel)
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
-        mus = self._candidates([])
-        if len(mus) == 1:
+        if mus is not None and len(mus) == 1:
             mu = mus[0]
             matrix = kernel_matrix(kernel, points, self.memory_gb)
             factor = Factor.of(matrix, mu, points, progress=self.verbose)
@@ -191,19 +188,19 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._choose([mu], [left_out], codes, labels)
         else:
             spectral = Spectral.of(points, codes, kernel, memory_gb=self.memory_gb, progress=self.verbose)
-            mus = self._candidates(spectral.eigen.grid())
+            mus = mus or spectral.eigen.grid()
             left_out, mu = self._choose(mus, [spectral.leave_one_out(mu) for mu in mus], codes, labels)
             self.solution_ = spectral.ridge(mu)
         return self._probability_map(left_out, labels, labels)
 
-    def _fit_iterative(self, points: Tensor, labels: Tensor) -> Curve:
+    def _fit_iterative(self, points: Tensor, labels: Tensor, mus: list[float] | None) -> Curve:
         """mu and the probability map by samples held out, from the largest mu down; then all samples."""
         kernel = check_kernel(self.kernel)
         order = torch.randperm(len(points), generator=torch.Generator().manual_seed(self._seed)).to(points.device)
         held = min(HELD_OUT, max(1, len(points) // 5))
         out, rest = order[:held], order[held:]
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
-        mus = sorted(self._candidates([kernel.diagonal * 10.0**k for k in range(-2, 3)]), reverse=True)
+        mus = sorted(mus or [kernel.diagonal * 10.0**k for k in range(-2, 3)], reverse=True)
         rank = default_rank(len(rest))
         nystrom = Nystrom.of(kernel, points[rest], rank, seed=self._seed, dtype=torch.float32, progress=self.verbose)
         start, scores, duals = None, [], []
