@@ -141,6 +141,8 @@ def readable(t: Tensor) -> bool:
 
 def indices(labels: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
     """Raise unless every label is in [0, K) or ignored."""
+    if labels.numel() == 0:
+        return
     labels = labels.long()  # torch knows few operations on its unsigned types
     low, high = torch.aminmax(labels)
     if low.item() >= 0 and high.item() < num_classes:
@@ -157,9 +159,9 @@ def indices(labels: Tensor, num_classes: int, ignore_index: int | None = None) -
 
 def soft(p: Tensor, dim: int) -> None:
     """Raise unless p holds probabilities along the class axis."""
-    slack = 1e-4 if p.dtype in (torch.float32, torch.float64) else 2e-2
     if p.numel() == 0:
         return
+    slack = 1e-4 if p.dtype in (torch.float32, torch.float64) else 2e-2
     total = p.sum(dim, dtype=torch.float64)
     if not bool((p >= -slack).all()) or not bool(((total - 1).abs() <= slack).all()):
         raise ValueError(

@@ -237,7 +237,7 @@ def _encode(labels: Tensor, num_classes: int, levels: Levels) -> Tensor:
         return levels.off + (levels.on - levels.off) * labels
     if labels.dtype == torch.bool:
         raise TypeError("expected integer class indices or floating-point soft labels, got torch.bool; use labels.long()")
-    if _checks.readable(labels) and labels.numel():
+    if _checks.readable(labels):
         _checks.indices(labels, num_classes)
     dim = min(labels.ndim, 1)
     shape = [*labels.shape[:dim], num_classes, *labels.shape[dim:]]
@@ -246,8 +246,7 @@ def _encode(labels: Tensor, num_classes: int, levels: Levels) -> Tensor:
 
 
 def _check_width(coding: Coding, outputs: Tensor) -> None:
-    dim = class_dim(outputs)
-    width = outputs.shape[dim]
+    width = outputs.shape[class_dim(outputs)]
     if coding.num_classes(width) < 2:
         raise ValueError(
             f"expected two outputs or more on the class axis of shape {tuple(outputs.shape)}, got {width}; "

@@ -327,5 +327,5 @@ def _check(
             f"expected class indices of shape {tuple(h.shape[:-1])} for h {tuple(h.shape)}, got {tuple(target.shape)}"
         )
     _checks.weight(class_weight, num_classes)
-    if (validate or _checks.readable(target)) and target.numel():
+    if validate or _checks.readable(target):
         _checks.indices(target, num_classes, ignore_index)
