@@ -1,4 +1,4 @@
-"""What goes into a probe, checked: features, labels and weights, as numpy arrays or tensors, in memory or in chunks."""
+"""What goes into the estimators, checked: features, labels and weights, as numpy arrays or tensors; and answers in kind."""
 
 from __future__ import annotations
 
