@@ -118,9 +118,9 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Add samples: the same W and b as one `fit` of all of them, at the same lambda.
 
         The sums over samples are kept, d x d numbers, and up to 4096 samples drawn uniformly from the stream (fewer for a
-        while, if some of them are forgotten). The choice among
-        several lambdas and the probability map rest on the exact leave-one-out scores of those samples; as long as no more
-        came, that is what `fit` does. Solving waits until a prediction or a fitted attribute is asked for.
+        while, if some of them are forgotten). The choice among several lambdas and the probability map rest on the exact
+        leave-one-out scores of those samples; as long as no more came, that is what `fit` does. Solving waits until a
+        prediction or a fitted attribute is asked for.
 
         Arguments:
             X, y, sample_weight: as in `fit`.

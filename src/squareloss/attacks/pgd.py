@@ -117,8 +117,8 @@ def on_sphere(draws: Draws, ids: Tensor, place: tuple[str | int, ...], like: Ten
 
 def set_target(state: State, rank: int, targets: Tensor | None = None) -> None:
     """Put the target class of each point into the state: given, or the one `rank` places below the top of the clean scores."""
-    given = None if targets is None else targets.to(state["id"].device, torch.int64)
-    state["target"] = state["order"][:, -1 - rank] if given is None else given[state["id"]]
+    ids = state["id"]
+    state["target"] = state["order"][:, -1 - rank] if targets is None else targets.to(ids.device, torch.int64)[ids]
 
 
 def aims(targets: int | Tensor | None, num_classes: int, points: int) -> list[int]:
