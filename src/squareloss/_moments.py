@@ -49,7 +49,7 @@ class Moments:
     def add(self, x: Tensor, labels: Tensor, weight: Tensor, sign: int = 1) -> None:
         """Add (sign 1) or take away (sign -1) samples x (m, d), float64, with labels (m, S), one column per label set."""
         z = x - self.origin
-        weighted = z if bool((weight == 1).all()) else z * weight.unsqueeze(1)
+        weighted = z if bool((weight == 1).all()) else z * weight.unsqueeze(1)  # most often ones: no copy then
         add_gram_(self.scatter, weighted, z, sign)
         self.total.add_(weighted.sum(0), alpha=sign)
         self.count += sign * len(x)
