@@ -169,7 +169,7 @@ def test_focus_tries_every_class_before_it_returns_to_the_closest(points):
             return aims[-1][0]
 
     x, y = (t[:20] for t in points)
-    round_ = Noted(attacks.losses.objective("angle", targeted=True), 9, 3, (5, 5))
+    round_ = Noted(attacks.losses.objective("angle", targeted=True), 9, 3, 5)
     result = RUN.attack(trained("normal"), x, y, 1e-4, lambda _: ([RUN.Stage("focus", (round_,))], []), {})
     assert int(result.broken.sum()) == result.attack.count("clean")  # so that nobody left on the way
     tried = torch.stack([aim for aim, _, _ in aims], 1)
@@ -178,7 +178,6 @@ def test_focus_tries_every_class_before_it_returns_to_the_closest(points):
     assert torch.equal(tried[:, 0], order[:, -2])  # the best wrong class of the clean scores
     assert all(set(row[:9].tolist()) == set(range(10)) - {int(label)} for row, label in zip(tried, right, strict=True))
     assert torch.equal(tried[:, 9], aims[9][1].argmax(1))
-    assert (tried[:, 9] != tried[:, 10]).all()
 
 
 def test_the_worst_case_transfers_from_another_network(net, points):

@@ -47,7 +47,7 @@ def test_more_samples_than_are_kept(monkeypatch):
         if len(part):
             stream.partial_fit(x[part], y[part])
     assert len(stream._engine.reservoir) == 150
-    kept = {row.tobytes() for row in stream._engine.reservoir.x.numpy()}
+    kept = {row.tobytes() for row in stream._engine.reservoir.samples[0].numpy()}
     places = np.array([i for i, row in enumerate(x) if row.tobytes() in kept])
     assert len(places) == 150
     assert 3000 * 0.4 < places.mean() < 3000 * 0.6  # from the whole stream
@@ -112,7 +112,7 @@ def test_a_wide_fit_does_not_hang_on_the_tensor_of_the_caller(monkeypatch, kept)
     tensor.mul_(2)
     np.testing.assert_array_equal(probe.leave_one_out(x, y), RidgeProbe([1.0]).fit(x, y).leave_one_out(x, y))
     if kept == 100:
-        assert probe._engine.pending[0] is probe._engine.rows[0] is probe._engine.reservoir.x  # and is there once
+        assert probe._engine.pending[0] is probe._engine.rows[0] is probe._engine.reservoir.samples[0]  # and is there once
     same_model(probe.partial_fit(x[:20] + 1, y[:20]), RidgeProbe([1.0]).fit(np.r_[x, x[:20] + 1], np.r_[y, y[:20]]))
 
 
@@ -249,16 +249,16 @@ def test_the_samples_kept_are_uniform_after_forgetting(monkeypatch, late):
     """2000 come, 1500 are forgotten, some come: of all that are left each is kept as often as any other."""
     monkeypatch.setattr(_moments, "RESERVOIR", 100)
     x = torch.arange(2000.0 + late, dtype=torch.float64).unsqueeze(1)
-    labels = torch.zeros(len(x), 1, dtype=torch.long)
+    labels, weight = torch.zeros(len(x), 1, dtype=torch.long), torch.ones(len(x), dtype=torch.float64)
     times, runs = np.zeros(len(x)), 400
     for seed in range(runs):
         reservoir = _moments.Reservoir(seed)
         for part in (slice(0, 1300), slice(1300, 2000)):
-            reservoir.add(x[part], labels[part], None)
-        reservoir.discard(x[500:2000], labels[500:2000], None)
+            reservoir.add(x[part], labels[part], weight[part])
+        reservoir.discard(x[500:2000], labels[500:2000], weight[500:2000])
         for part in (slice(2000, 2050), slice(2050, None)):
-            reservoir.add(x[part], labels[part], None)
-        times[reservoir.x[:, 0].long().numpy()] += 1
+            reservoir.add(x[part], labels[part], weight[part])
+        times[reservoir.samples[0][:, 0].long().numpy()] += 1
     left = np.r_[times[:500], times[2000:]]
     assert not times[500:2000].any()
     early, new = left[:500].mean(), left[500:].mean()
@@ -272,7 +272,7 @@ def test_forgetting_all_samples_that_were_kept(monkeypatch):
     x, y = blobs(500, 4)
     for lambdas in ([1.0], [1.0, 2.0]):
         probe = RidgeProbe(lambdas).partial_fit(x, y)
-        kept = {row.tobytes() for row in probe._engine.reservoir.x.numpy()}
+        kept = {row.tobytes() for row in probe._engine.reservoir.samples[0].numpy()}
         gone = np.array([row.tobytes() in kept for row in x])
         assert gone.sum() == 50
         probe.forget(x[gone], y[gone])
@@ -296,7 +296,7 @@ def test_a_stream_longer_than_what_is_kept_with_fewer_samples_than_features(monk
     x, y = blobs(40, 90)
     stream = RidgeProbe().partial_fit(x, y)
     whole = RidgeProbe([stream.lambda_]).fit(x, y)
-    kept = stream._engine.reservoir.x.numpy()
+    kept = stream._engine.reservoir.samples[0].numpy()
     places = [int(np.flatnonzero((x == row).all(1))[0]) for row in kept]
     errors = ((whole.leave_one_out(x, y) - whole.shift_ - codes(y, 3))[places] ** 2).sum(1).mean() / 9
     assert min(stream.path_["brier"]) == pytest.approx(errors, rel=1e-6)

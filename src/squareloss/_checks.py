@@ -48,6 +48,11 @@ def positive(name: str, value: float) -> None:
         raise ValueError(f"expected {name} > 0 and finite, got {value}")
 
 
+def penalty(name: str, value: float) -> None:
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"expected a finite {name} >= 0, got {value}")
+
+
 def gamma(value: float) -> None:
     if not 0 <= value < math.inf:
         raise ValueError(f"expected gamma >= 0 and finite, got {value}")
@@ -136,6 +141,8 @@ def readable(t: Tensor) -> bool:
 
 def indices(labels: Tensor, num_classes: int, ignore_index: int | None = None) -> None:
     """Raise unless every label is in [0, K) or ignored."""
+    if labels.numel() == 0:
+        return
     labels = labels.long()  # torch knows few operations on its unsigned types
     low, high = torch.aminmax(labels)
     if low.item() >= 0 and high.item() < num_classes:
@@ -152,9 +159,9 @@ def indices(labels: Tensor, num_classes: int, ignore_index: int | None = None) -
 
 def soft(p: Tensor, dim: int) -> None:
     """Raise unless p holds probabilities along the class axis."""
-    slack = 1e-4 if p.dtype in (torch.float32, torch.float64) else 2e-2
     if p.numel() == 0:
         return
+    slack = 1e-4 if p.dtype in (torch.float32, torch.float64) else 2e-2
     total = p.sum(dim, dtype=torch.float64)
     if not bool((p >= -slack).all()) or not bool(((total - 1).abs() <= slack).all()):
         raise ValueError(

@@ -46,17 +46,16 @@ class Moments:
         mass, total = [origin.new_zeros(k) for k in num_classes], [origin.new_zeros(k, d) for k in num_classes]
         return cls(origin, 0, 0.0, origin.new_zeros(d), origin.new_zeros(d, d), mass, total)
 
-    def add(self, x: Tensor, labels: Tensor, weight: Tensor | None, sign: int = 1) -> None:
+    def add(self, x: Tensor, labels: Tensor, weight: Tensor, sign: int = 1) -> None:
         """Add (sign 1) or take away (sign -1) samples x (m, d), float64, with labels (m, S), one column per label set."""
         z = x - self.origin
-        weighted = z if weight is None else z * weight.unsqueeze(1)
-        ones = torch.ones_like(z[:, 0]) if weight is None else weight
+        weighted = z if bool((weight == 1).all()) else z * weight.unsqueeze(1)  # most often ones: no copy then
         add_gram_(self.scatter, weighted, z, sign)
         self.total.add_(weighted.sum(0), alpha=sign)
         self.count += sign * len(x)
-        self.mass += sign * float(ones.sum())
+        self.mass += sign * float(weight.sum())
         for label, mass, total in zip(labels.T, self.class_mass, self.class_total, strict=True):
-            mass.index_add_(0, label, ones, alpha=sign)
+            mass.index_add_(0, label, weight, alpha=sign)
             total.index_add_(0, label, weighted, alpha=sign)
 
     def widen(self, label_set: int, positions: Sequence[int], num_classes: int) -> None:
@@ -106,13 +105,10 @@ class Reservoir:
         self.seen = 0
         self.gone_kept, self.gone_other = 0, 0  # samples taken back, from here and not from here, and not made up for
         self.whole = True  # no sample of the stream is missing
-        self.x: Tensor | None = None
-        self.labels: Tensor | None = None
-        self.weight: Tensor | None = None
+        self.samples: tuple[Tensor, Tensor, Tensor] | None = None  # x, labels, weights
 
-    def add(self, x: Tensor, labels: Tensor, weight: Tensor | None) -> None:
+    def add(self, x: Tensor, labels: Tensor, weight: Tensor) -> None:
         """Offer samples x (m, d), labels (m, S), weights (m,)."""
-        weight = torch.ones_like(x[:, 0]) if weight is None else weight
         paired = min(self.gone_kept + self.gone_other, len(x))
         if paired:
             kept = int(self.generator.hypergeometric(self.gone_kept, self.gone_other, paired))
@@ -129,51 +125,45 @@ class Reservoir:
         slots = self.generator.integers(0, self.seen + 1 + np.arange(late))  # of the i-th sample seen: uniform in [0, i)
         self.seen += late
         chosen = {int(slot): room + row for row, slot in enumerate(slots) if slot < RESERVOIR}  # the last one wins
-        if chosen:
-            self._replace(list(chosen), list(chosen.values()), (x, labels, weight))
+        if chosen and self.samples is not None:
+            where, which = (torch.tensor(list(index), device=x.device) for index in (chosen, chosen.values()))
+            for here, offered in zip(self.samples, (x, labels, weight), strict=True):
+                here[where] = offered[which]
 
-    def discard(self, x: Tensor, labels: Tensor, weight: Tensor | None) -> None:
+    def discard(self, x: Tensor, labels: Tensor, weight: Tensor) -> None:
         """Drop one sample equal to each of these, where there is one."""
-        if self.x is None or self.labels is None or self.weight is None:
+        if self.samples is None:
             return
         places: dict[bytes, list[int]] = {}
-        for place, key in enumerate(keys(self.x, self.labels, self.weight)):
+        for place, key in enumerate(keys(*self.samples)):
             places.setdefault(key, []).append(place)
-        weight = torch.ones_like(x[:, 0]) if weight is None else weight
         gone = [places[key].pop() for key in keys(x, labels, weight) if places.get(key)]
         self.whole = self.whole and len(gone) == len(x)
         self.gone_kept, self.gone_other = self.gone_kept + len(gone), self.gone_other + len(x) - len(gone)
-        keep = torch.ones(len(self.x), dtype=torch.bool)
+        keep = torch.ones(len(self), dtype=torch.bool, device=x.device)
         keep[gone] = False
-        keep = keep.to(self.x.device)
-        self.x, self.labels, self.weight = self.x[keep], self.labels[keep], self.weight[keep]
-        self.seen = max(self.seen - len(x), len(self.x))  # a sample that was never seen may have been taken back
+        self.samples = self.samples[0][keep], self.samples[1][keep], self.samples[2][keep]
+        self.seen = max(self.seen - len(x), len(self))  # a sample that was never seen may have been taken back
 
     def widen(self, label_set: int, positions: Sequence[int]) -> None:
         """Rename the classes of a label set to their new positions."""
-        if self.labels is not None:
-            self.labels[:, label_set] = torch.as_tensor(positions, device=self.labels.device)[self.labels[:, label_set]]
+        if self.samples is not None:
+            column = self.samples[1][:, label_set]
+            column.copy_(torch.as_tensor(positions, device=column.device)[column])
 
     def __len__(self) -> int:
-        return 0 if self.x is None else len(self.x)
+        return 0 if self.samples is None else len(self.samples[0])
 
-    def blocks(self) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+    def blocks(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """The samples as one block (x, labels, weight)."""
-        return [] if self.x is None or self.labels is None else [(self.x, self.labels, self.weight)]
+        return [] if self.samples is None else [self.samples]
 
     def _append(self, x: Tensor, labels: Tensor, weight: Tensor) -> None:
-        if self.x is None or self.labels is None or self.weight is None:
-            self.x, self.labels, self.weight = x.double().clone(), labels.clone(), weight.clone()
+        if self.samples is None:
+            self.samples = x.clone(), labels.clone(), weight.clone()
         elif len(x):
-            self.x = torch.cat([self.x, x.double()])
-            self.labels, self.weight = torch.cat([self.labels, labels]), torch.cat([self.weight, weight])
-
-    def _replace(self, slots: list[int], rows: list[int], samples: tuple[Tensor, Tensor, Tensor]) -> None:
-        assert self.x is not None
-        where, which = (torch.tensor(index, device=self.x.device) for index in (slots, rows))
-        for kept, offered in zip((self.x, self.labels, self.weight), samples, strict=True):
-            assert kept is not None
-            kept[where] = offered[which].to(kept.dtype)
+            before = self.samples
+            self.samples = torch.cat([before[0], x]), torch.cat([before[1], labels]), torch.cat([before[2], weight])
 
 
 def add_gram_(out: Tensor, a: Tensor, b: Tensor, sign: int) -> None:

@@ -18,27 +18,25 @@ def strict_float32() -> Iterator[None]:
     cudnn: Any = torch.backends.cudnn
     matmul: Any = torch.backends.cuda.matmul
     try:
-        before = (cudnn.allow_tf32, torch.get_float32_matmul_precision(), matmul.allow_tf32)[:2]
+        convolutions, products, _ = cudnn.allow_tf32, torch.get_float32_matmul_precision(), matmul.allow_tf32
     except RuntimeError:  # the user chose by the newer names; torch refuses to read the old ones beside them
-        parts = [cudnn.conv, cudnn.rnn, matmul]
-        yield from _with_values([(part, "fp32_precision") for part in parts], ["ieee"] * 3)
+        yield from _by_the_newer_names([cudnn.conv, cudnn.rnn, matmul])
         return
     try:
         cudnn.allow_tf32 = False
         torch.set_float32_matmul_precision("highest")
         yield
     finally:
-        cudnn.allow_tf32 = before[0]
-        torch.set_float32_matmul_precision(before[1])
+        cudnn.allow_tf32 = convolutions
+        torch.set_float32_matmul_precision(products)
 
 
-def _with_values(places: list[tuple[Any, str]], values: list[Any]) -> Iterator[None]:
-    """Attributes set for a while."""
-    before = [getattr(owner, name) for owner, name in places]
+def _by_the_newer_names(parts: list[Any]) -> Iterator[None]:
+    before = [part.fp32_precision for part in parts]
     try:
-        for (owner, name), value in zip(places, values, strict=True):
-            setattr(owner, name, value)
+        for part in parts:
+            part.fp32_precision = "ieee"
         yield
     finally:
-        for (owner, name), value in zip(places, before, strict=True):
-            setattr(owner, name, value)
+        for part, precision in zip(parts, before, strict=True):
+            part.fp32_precision = precision

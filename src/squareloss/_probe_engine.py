@@ -27,7 +27,7 @@ class Options:
 
 
 class Engine:
-    """Samples in, ridge solutions out. A block is features (m, d), labels (m, S) and sample weights (m,) or None."""
+    """Samples in, ridge solutions out. A block is features (m, d), labels (m, S) and sample weights (m,)."""
 
     def __init__(self, num_classes: Sequence[int], options: Options) -> None:
         self.num_classes = list(num_classes)
@@ -51,7 +51,7 @@ class Engine:
         """Add samples to the sums; what was solved is out of date."""
         moments = self._form_sums() or Moments.empty(block[0].mean(0), self.num_classes)
         block = _present(block)
-        moments.add(block[0], block[1], self.weights(block))
+        moments.add(*self._weighted(block))
         self.reservoir.add(*block)
         self.moments, self.solved = moments, None
 
@@ -61,10 +61,10 @@ class Engine:
         assert moments is not None
         blocks = [_present(block) for block in blocks]
         for block in blocks:
-            moments.add(block[0], block[1], self.weights(block), sign=-1)
+            moments.add(*self._weighted(block), sign=-1)
         if moments.count < 1 or any(bool((mass < -1e-9 * mass.sum().abs()).any()) for mass in moments.class_mass):
             for block in blocks:
-                moments.add(block[0], block[1], self.weights(block))
+                moments.add(*self._weighted(block))
             raise ValueError(
                 "expected samples that were fitted, with their labels, and at least one to be left; "
                 "got more of a class than there were, or all. Nothing was forgotten"
@@ -122,9 +122,7 @@ class Engine:
 
     def _solve_wide(self, block: Block) -> None:
         """Solve samples from their n x n inner products."""
-        x, labels, _ = block
-        s = self.weights(block)
-        s = torch.ones_like(x[:, 0]) if s is None else s
+        x, labels, s = self._weighted(block)
         _check_count(len(x), float(s.sum()))
         mean = s @ x / s.sum()
         scale = deviation(s @ (x - mean).square() / s.sum(), mean) if self.options.scale else torch.ones_like(mean)
@@ -149,9 +147,7 @@ class Engine:
         """The scores (m, K) that fits without each of these samples give to it, for each label set."""
         solution = self.solution()
         assert self.path is not None
-        x, labels, _ = block
-        s = self.weights(block)
-        s = torch.ones_like(x[:, 0]) if s is None else s
+        x, labels, s = self._weighted(block)
         lams = [chosen.lam for chosen in solution]
         if self.path.dual is not None:
             if self.left is None:
@@ -166,13 +162,10 @@ class Engine:
         codes = [encode(labels[:, i : i + 1], [k]) for i, k in enumerate(self.num_classes)]
         return [left_out(y, f, h) for y, f, h in zip(codes, self.scores(x), slack, strict=True)]
 
-    def weights(self, block: Block) -> Tensor | None:
-        """Sample weight times class weight, (m,), or None if all are one."""
-        _, labels, weight = block
-        if self.class_weight is None:
-            return weight
-        by_class = self.class_weight[labels[:, 0]]
-        return by_class if weight is None else weight * by_class
+    def _weighted(self, block: Block) -> Block:
+        """The block with the weights that its samples have in the fit: times those of their classes."""
+        x, labels, weight = block
+        return x, labels, weight if self.class_weight is None else weight * self.class_weight[labels[:, 0]]
 
     def _choose(
         self,
@@ -185,10 +178,10 @@ class Engine:
         for lam in lambdas:
             path.check_regular(lam)
 
-        def weighted() -> Iterable[tuple[Block, Tensor | None]]:
+        def weighted() -> Iterable[tuple[Block, Tensor]]:
             for block in map(_present, blocks()):
                 if len(block[0]):
-                    yield block, self.weights(block)
+                    yield block, self._weighted(block)[2]
 
         offset = None if self.class_weight is None else -self.class_weight.log()
         self.solved = select(
@@ -208,16 +201,15 @@ class Engine:
         if self.pending is not None:
             block, self.pending = self.pending, None
             self.moments = Moments.empty(block[0].mean(0), self.num_classes)
-            self.moments.add(block[0], block[1], self.weights(block))
+            self.moments.add(*self._weighted(block))
         return self.moments
 
 
 def _present(block: Block) -> Block:
     """The samples of a block that have a weight: one of weight 0 is absent."""
     x, labels, weight = block
-    if weight is None or bool((weight > 0).all()):
-        return block
-    return x[weight > 0], labels[weight > 0], weight[weight > 0]
+    present = weight > 0
+    return block if bool(present.all()) else (x[present], labels[present], weight[present])
 
 
 def _check_count(count: int, mass: float) -> None:

@@ -1,4 +1,4 @@
-"""What goes into a probe, checked: features, labels and weights, as numpy arrays or tensors, in memory or in chunks."""
+"""What goes into the estimators, checked: features, labels and weights, as numpy arrays or tensors; and answers in kind."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
 
 
-def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor | None:
-    """Weights (n,) >= 0 in float64 on the device, or None."""
+def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor:
+    """Weights (n,) >= 0 in float64 on the device; ones for None."""
     if weight is None:
-        return None
+        return torch.ones((), dtype=torch.float64, device=device).expand(len(x))
     weight = weight.detach().cpu().numpy() if isinstance(weight, Tensor) else weight
     shape = np.broadcast_to(np.float64(0), tuple(x.shape))  # only its length is read
     checked = _check_sample_weight(weight, shape, dtype=np.float64, ensure_non_negative=True)
@@ -120,9 +120,19 @@ def seed(random_state: Any) -> int:
     return int(random_state if given else check_random_state(random_state).randint(2**31 - 1))
 
 
-def tensor(x: Array | Tensor, where: torch.device) -> Tensor:
-    """A tensor in float64 on the device; arrays are copied, so that read-only ones will do."""
-    return (x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))).to(where).double()
+def tensor(x: Array | Tensor) -> Tensor:
+    """A tensor as it is; arrays are copied, so that read-only ones will do."""
+    return x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
+
+
+def in_kind(answer: Tensor, x: Any) -> Any:
+    """An answer to x: a tensor where x lies if that is one, else an array."""
+    return answer.to(x.device) if isinstance(x, Tensor) else answer.cpu().numpy()
+
+
+def labels_in_kind(answer: Array, x: Any) -> Any:
+    """Labels as a tensor where x lies if that is one and they are numbers, else as they are."""
+    return torch.from_numpy(answer).to(x.device) if isinstance(x, Tensor) and answer.dtype.kind in "biuf" else answer
 
 
 def rows(d: int, where: torch.device) -> int:

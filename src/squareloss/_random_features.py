@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
-from torch import Tensor
 
 from squareloss import _checks
 from squareloss import _probe_inputs as inputs
@@ -40,11 +38,10 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def fit(self, X: Any, y: Any = None) -> RandomFeatures:
         """Draw W and b, and take the mean and the scale of X (n, d)."""
         _checks.whole("width", self.width)
-        x = inputs.features(self, X, reset=True)
-        wide = (x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))).double()
-        d = wide.shape[1]
-        self.mean_ = wide.mean(0).cpu()
-        self.scale_ = float((wide - wide.mean(0)).square().mean().sqrt()) or 1.0
+        x = inputs.tensor(inputs.features(self, X, reset=True)).double()
+        d = x.shape[1]
+        self.mean_ = x.mean(0).cpu()
+        self.scale_ = float((x - x.mean(0)).square().mean().sqrt()) or 1.0
         generator = torch.Generator().manual_seed(inputs.seed(self.random_state))
         self.weight_ = torch.randn(self.width, d, generator=generator, dtype=torch.float64) / d**0.5
         self.bias_ = self.bias * torch.randn(self.width, generator=generator, dtype=torch.float64)
@@ -55,13 +52,11 @@ class RandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """The features of X (n, d)."""
         if not hasattr(self, "weight_"):
             raise NotFittedError("these RandomFeatures are not fitted yet; call fit first")
-        checked = inputs.features(self, X, reset=False)
-        x = checked if isinstance(checked, Tensor) else torch.from_numpy(np.array(checked))
+        x = inputs.tensor(inputs.features(self, X, reset=False))
         x = x if x.dtype == torch.float32 else x.double()
         z = (x - self.mean_.to(x)) / self.scale_
         hidden = torch.addmm(self.bias_.to(x), z, self.weight_.T.to(x)).relu_().mul_((2 / self.width) ** 0.5)
-        features = torch.cat([z, hidden], 1) if self.keep else hidden
-        return features if isinstance(X, Tensor) else features.numpy()
+        return inputs.in_kind(torch.cat([z, hidden], 1) if self.keep else hidden, X)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -21,8 +21,8 @@ from torch import Tensor
 from squareloss.codings import Simplex
 from squareloss.ridge import FeaturePath, KernelPath, left_out
 
-Block = tuple[Tensor, Tensor, "Tensor | None"]  # features (m, d), labels (m, S), sample weights (m,)
-Blocks = Callable[[], Iterable[tuple[Block, "Tensor | None"]]]  # with the weights (m,) in the fit: by class as well
+Block = tuple[Tensor, Tensor, Tensor]  # features (m, d), labels (m, S), sample weights (m,)
+Blocks = Callable[[], Iterable[tuple[Block, Tensor]]]  # with the weights (m,) in the fit: by class as well
 CALIBRATION = 2**24  # scores the probability map is fitted on, at most: it has three numbers
 BLOCK = 2**17  # of them at a time on a CPU, which stay in its cache
 COLUMNS = 1024  # outputs, over lambdas, of one product
@@ -161,8 +161,7 @@ def _walk(
     hits = [path.values.new_zeros(len(lambdas)) for _ in num_classes]
     group = max(1, COLUMNS // sum(num_classes))
     mass, slacks = 0.0, []
-    for (x, labels, _), weight in blocks():
-        s = torch.ones_like(x[:, 0]) if weight is None else weight
+    for (x, labels, _), s in blocks():
         codes = encode(labels, num_classes)
         if path.dual is None:
             projected = path.project(x)
@@ -195,17 +194,15 @@ def _left_out_scores(
     """For each label set, leave-one-out scores (m, K), labels (m,) and weights (m,) of every stride-th sample."""
     if path.dual is not None:
         (((_, labels, weight), _),) = blocks()
-        weight = path.dual.weight.new_ones(len(labels)) if weight is None else weight
         loo = by_label_set(path.dual, lams, [len(intercept) for _, intercept in solutions])
         return [(scores[::stride], labels[::stride, i], weight[::stride]) for i, scores in enumerate(loo)]
     parts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in solutions]
     for ((x, labels, weight), _), slack in zip(blocks(), slacks, strict=True):
-        thin = x[::stride]
-        ones = torch.ones_like(slack[0]) if weight is None else weight[::stride]
+        thin, thin_weight = x[::stride], weight[::stride]
         for i, (coefficients, intercept) in enumerate(solutions):
             label = labels[::stride, i]
             codes = encode(label.unsqueeze(1), [len(intercept)])
-            parts[i].append((left_out(codes, thin @ coefficients + intercept, slack[best[i]]), label, ones))
+            parts[i].append((left_out(codes, thin @ coefficients + intercept, slack[best[i]]), label, thin_weight))
     return [tuple(torch.cat(column) for column in zip(*part, strict=True)) for part in parts]  # type: ignore[misc]
 
 

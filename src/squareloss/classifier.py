@@ -84,10 +84,11 @@ class Classifier(nn.Module):
         classes: Sequence[str | int | float] | None = None,
     ) -> None:
         super().__init__()
+        preprocess = nn.Identity() if preprocess is None else preprocess
         _check_parts(network, link, preprocess)
         self.network = network
         self.link = link
-        self.preprocess = nn.Identity() if preprocess is None else preprocess
+        self.preprocess = preprocess
         self.classes = None if classes is None else tuple(_plain(name) for name in classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -214,17 +215,14 @@ class Probabilities(nn.Module):
         return self.classifier.probabilities(x)
 
 
-def _check_parts(network: nn.Module, link: Link, preprocess: nn.Module | None) -> None:
-    for name, module in {"network": network, "preprocess": nn.Identity() if preprocess is None else preprocess}.items():
+def _check_parts(network: nn.Module, link: Link, preprocess: nn.Module) -> None:
+    for name, module in {"network": network, "preprocess": preprocess}.items():
         if not isinstance(module, nn.Module):
             raise TypeError(f"expected {name} to be an nn.Module, got {type(module).__name__}; wrap it in one")
     if isinstance(link, type) or not isinstance(link, Link):
-        hint = (
-            "pass criterion.link"
-            if hasattr(link, "link")
-            else f"pass one of {', '.join(c.__name__ + '()' for c in LINKS.values())}"
-        )
-        raise TypeError(f"expected a link, got {link!r}; {hint}")
+        known = ", ".join(f"{kind.__name__}()" for kind in LINKS.values())
+        hint = "criterion.link" if hasattr(link, "link") else f"one of {known}"
+        raise TypeError(f"expected a link, got {link!r}; pass {hint}")
 
 
 def _plain(name: Any) -> str | int | float:

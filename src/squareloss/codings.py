@@ -209,6 +209,12 @@ def probabilities(outputs: Tensor) -> Tensor:
     return Simplex().probabilities(outputs)
 
 
+def outputs_for(link: Link, num_classes: int) -> int:
+    """How many outputs the link reads K classes from: K, or K - 1 with `Simplex(reduced=True)`."""
+    more = link.num_classes(num_classes) - num_classes if isinstance(link, Coding) else 0
+    return num_classes - more
+
+
 def _undo(eta: Tensor, weight: Tensor | None, label_smoothing: float) -> Tensor:
     if weight is not None:
         eta = simplex.undo_weight(simplex.project(eta), weight)
@@ -231,7 +237,7 @@ def _encode(labels: Tensor, num_classes: int, levels: Levels) -> Tensor:
         return levels.off + (levels.on - levels.off) * labels
     if labels.dtype == torch.bool:
         raise TypeError("expected integer class indices or floating-point soft labels, got torch.bool; use labels.long()")
-    if _checks.readable(labels) and labels.numel():
+    if _checks.readable(labels):
         _checks.indices(labels, num_classes)
     dim = min(labels.ndim, 1)
     shape = [*labels.shape[:dim], num_classes, *labels.shape[dim:]]
@@ -240,8 +246,7 @@ def _encode(labels: Tensor, num_classes: int, levels: Levels) -> Tensor:
 
 
 def _check_width(coding: Coding, outputs: Tensor) -> None:
-    dim = class_dim(outputs)
-    width = outputs.shape[dim]
+    width = outputs.shape[class_dim(outputs)]
     if coding.num_classes(width) < 2:
         raise ValueError(
             f"expected two outputs or more on the class axis of shape {tuple(outputs.shape)}, got {width}; "

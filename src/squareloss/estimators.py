@@ -30,7 +30,7 @@ from squareloss import _checks
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads
 from squareloss._probe_inputs import check_present, check_size
 from squareloss.calibrators import Asinh
-from squareloss.codings import Coding, OneHot
+from squareloss.codings import OneHot, outputs_for
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 from squareloss.models import MLP
 
@@ -306,10 +306,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         generator = np.random.default_rng() if self.random_state is None else check_random_state(self.random_state)
         draw = generator.integers if isinstance(generator, np.random.Generator) else generator.randint
         self._seed = int(draw(2**31 - 1))
-        with torch.device("meta"):  # made without values first: nn.Linear would draw from the global generator
-            network = MLP(inputs, self.hidden, _width(self.loss_, len(self.classes_)))
-        self.network_ = network.to_empty(device="cpu")
-        self.network_.reset(torch.Generator().manual_seed(self._seed))
+        width = outputs_for(self.loss_.link, len(self.classes_))
+        self.network_ = MLP(inputs, self.hidden, width, generator=torch.Generator().manual_seed(self._seed))
         self.loss_curve_: list[float] = []
         self.validation_curve_: list[float] = []
         self.n_epochs_ = 0
@@ -397,12 +395,6 @@ def _class_weights(given: Any, classes: np.ndarray, y: np.ndarray, weight: np.nd
         return weights
     counts = np.bincount(np.searchsorted(classes, y), weights=weight, minlength=len(classes))
     return np.where(counts > 0, weight.sum() / (len(classes) * np.maximum(counts, np.finfo(float).tiny)), 1.0)
-
-
-def _width(loss: Loss, num_classes: int) -> int:
-    """Outputs the network needs: K, or K - 1 in reduced coordinates."""
-    link = loss.link
-    return num_classes - 1 if isinstance(link, Coding) and link.num_classes(num_classes) != num_classes else num_classes
 
 
 def _device(name: str | torch.device) -> torch.device:

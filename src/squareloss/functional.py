@@ -189,7 +189,7 @@ def _prepare(outputs: Tensor, target: Tensor, num_classes: int | None, options: 
 
 
 def _check_values(target: Tensor, num_classes: int, options: _Options) -> None:
-    if target.numel() and (options.validate or _checks.readable(target)):
+    if options.validate or _checks.readable(target):
         if target.is_floating_point():
             _checks.soft(target, 1)
         else:

@@ -24,7 +24,7 @@ from typing_extensions import Unpack
 
 from squareloss import _checks, simplex
 from squareloss._hard_square import quadratic
-from squareloss.codings import Coding, Levels, Simplex
+from squareloss.codings import Coding, Levels, Simplex, outputs_for
 from squareloss.losses import Options, SquareLoss
 
 _DEFAULT = Simplex()
@@ -115,8 +115,7 @@ class SquareLinear(nn.Linear):
         criterion = SquareLoss(coding, scale, **options)
         if num_classes < 2:
             raise ValueError(f"expected two classes or more, got {num_classes}")
-        width = num_classes - (criterion.coding.num_classes(num_classes) - num_classes)
-        super().__init__(in_features, width, bias, device=device, dtype=dtype)
+        super().__init__(in_features, outputs_for(criterion.coding, num_classes), bias, device=device, dtype=dtype)
         self.criterion = criterion
 
     def loss(self, h: Tensor, target: Tensor) -> Tensor:
@@ -328,5 +327,5 @@ def _check(
             f"expected class indices of shape {tuple(h.shape[:-1])} for h {tuple(h.shape)}, got {tuple(target.shape)}"
         )
     _checks.weight(class_weight, num_classes)
-    if (validate or _checks.readable(target)) and target.numel():
+    if validate or _checks.readable(target):
         _checks.indices(target, num_classes, ignore_index)

@@ -118,9 +118,9 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Add samples: the same W and b as one `fit` of all of them, at the same lambda.
 
         The sums over samples are kept, d x d numbers, and up to 4096 samples drawn uniformly from the stream (fewer for a
-        while, if some of them are forgotten). The choice among
-        several lambdas and the probability map rest on the exact leave-one-out scores of those samples; as long as no more
-        came, that is what `fit` does. Solving waits until a prediction or a fitted attribute is asked for.
+        while, if some of them are forgotten). The choice among several lambdas and the probability map rest on the exact
+        leave-one-out scores of those samples; as long as no more came, that is what `fit` does. Solving waits until a
+        prediction or a fitted attribute is asked for.
 
         Arguments:
             X, y, sample_weight: as in `fit`.
@@ -186,7 +186,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         positions = [scores.argmax(1).cpu().numpy() for scores in self._shifted(self._scores(X))]
         names = [classes[position] for classes, position in zip(self._classes, positions, strict=True)]
         answer = np.stack(names, 1) if self._many else names[0]
-        return torch.from_numpy(answer).to(X.device) if isinstance(X, Tensor) and answer.dtype.kind in "biuf" else answer
+        return inputs.labels_in_kind(answer, X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy of `predict`; with several label sets the mean of their accuracies (a sample may be right in some)."""
@@ -333,7 +333,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         def slices() -> Iterator[Block]:
             for i in range(0, len(X), size):
                 part = slice(i, i + size)
-                yield inputs.tensor(X[part], self._device), labels[part], None if weight is None else weight[part]
+                yield inputs.tensor(X[part]).to(self._device).double(), labels[part], weight[part]
 
         return inputs.watch(slices(), len(X), what, verbose=self.verbose and bool(what))
 
@@ -346,15 +346,15 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._require_fitted()
         X = inputs.features(self, X, reset=False)
         size = inputs.rows(X.shape[1], self._device)
-        parts = [self._engine.scores(inputs.tensor(X[i : i + size], self._device)) for i in range(0, len(X), size)]
-        return [torch.cat(column) for column in zip(*parts, strict=True)]
+        blocks = (inputs.tensor(X[i : i + size]).to(self._device).double() for i in range(0, len(X), size))
+        return [torch.cat(column) for column in zip(*map(self._engine.scores, blocks), strict=True)]
 
     def _shifted(self, scores: list[Tensor]) -> list[Tensor]:
         return [f + f.shape[1] * s.curve.shift for f, s in zip(scores, self._engine.solution(), strict=True)]
 
     def _answer(self, tensors: list[Tensor], X: Any) -> Any:
         """In kind: tensors for a tensor, arrays for anything else; a list of them for several label sets."""
-        answers = [t.to(X.device) if isinstance(X, Tensor) else t.cpu().numpy() for t in tensors]
+        answers = [inputs.in_kind(t, X) for t in tensors]
         return answers if self._many else answers[0]
 
     def _fitted(self, read: Callable[[Any], Any]) -> Any:

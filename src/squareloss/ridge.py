@@ -25,6 +25,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from squareloss import _checks
+
 SLACK = 1e-10  # 1 - h as a difference has an error of about 1e-14; below this a left-out prediction would be noise
 ROUNDING = 1e-12  # a sample's part in the null space, of at most 1, is taken for 0 up to here
 
@@ -54,7 +56,10 @@ class FeaturePath:
     def from_data(cls, x: Tensor, y: Tensor, weight: Tensor | None = None, *, intercept: bool = True) -> FeaturePath:
         """The path of features x (n, d), targets y (n, K) and weights (n,), by the smaller of n x n and d x d."""
         x, y, s = _check_data(x, y, weight)
-        mean, mean_y, mass = (s @ x / s.sum(), s @ y / s.sum(), float(s.sum())) if intercept else _no_means(x, y)
+        if intercept:
+            mean, mean_y, mass = s @ x / s.sum(), s @ y / s.sum(), float(s.sum())
+        else:
+            mean, mean_y, mass = torch.zeros_like(x[0]), torch.zeros_like(y[0]), math.inf
         used = s > 0
         if 0 < int(used.sum()) <= x.shape[1] + intercept:
             x, y, s = x[used] - mean, y[used], s[used]
@@ -133,7 +138,7 @@ class FeaturePath:
 
     def check_regular(self, lam: float) -> None:
         """Raise if there is no single solution at this lambda."""
-        check_lambda(lam)
+        _checks.penalty("lambda", lam)
         if lam == 0 and len(self.values) < len(self.mean):
             raise ValueError(
                 f"expected lambda > 0 for singular features (rank {len(self.values)} of {len(self.mean)} after centring), "
@@ -236,7 +241,7 @@ class KernelPath:
 
     def check_regular(self, lam: float) -> None:
         """Raise if there is no single solution at this lambda."""
-        check_lambda(lam)
+        _checks.penalty("lambda", lam)
         if lam == 0 and len(self.values) and bool(self.values.min() <= _threshold(self.values)):
             raise ValueError(
                 "expected lambda > 0 for a singular kernel matrix, got lambda = 0; raise lambda or drop repeated samples"
@@ -262,12 +267,6 @@ def default_lambdas(values: Tensor, dimension: int) -> list[float]:
     """28 values, three to a decade, from 1e-6 to 1e3 times the mean eigenvalue: n times the mean variance of a feature."""
     centre = float(values.sum()) / max(dimension, 1) or 1.0  # constant features: any lambda will do
     return [centre * 10 ** (-6 + step / 3) for step in range(28)]
-
-
-def check_lambda(lam: float) -> None:
-    """Raise unless lambda is a finite number >= 0."""
-    if not (lam >= 0 and math.isfinite(lam)):
-        raise ValueError(f"expected a finite lambda >= 0, got {lam}")
 
 
 def _threshold(values: Tensor) -> Tensor:
@@ -302,7 +301,3 @@ def _check_data(x: Tensor, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Te
     if not bool((s >= 0).all()):
         raise ValueError("expected weights >= 0, got a negative one")
     return x, y, s
-
-
-def _no_means(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
-    return torch.zeros_like(x[0]), torch.zeros_like(y[0]), math.inf

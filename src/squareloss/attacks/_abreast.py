@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
+from squareloss.attacks._common import column
 from squareloss.attacks._rounds import Problem, Round, State
 
 _LANE = "lane."  # begins the names of their tensors in the state
@@ -98,13 +98,9 @@ class Abreast:
         if bool(new.any()):  # float32 decides, as it does of one round; its passes are booked
             state["skipped"] = state.get("skipped", torch.zeros_like(when[:, 0])) - new.sum(1)
             new[new.clone()] = problem.network.exact(tried[new]).argmax(1) != state["y"].unsqueeze(1).expand_as(new)[new]
-            prize, when, won = torch.where(_wide(new, tried), tried, prize), when.masked_fill(new, done), won | new
+            prize, when, won = torch.where(column(new, tried), tried, prize), when.masked_fill(new, done), won | new
         state |= {f"{_LANE}won": won, f"{_LANE}prize": prize, f"{_LANE}when": when}
         first, rows = won.int().argmax(1), torch.arange(len(won), device=won.device)
         over = won.any(1) & ((first == 0) | (done == self.steps))
         state |= {"tried": prize[rows, first], "hit": when[rows, first]}
         state["margin"] = torch.zeros_like(state["refuted"]).masked_fill(~over, torch.inf)
-
-
-def _wide(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.view(*mask.shape, *[1] * (like.ndim - 2))

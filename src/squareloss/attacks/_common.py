@@ -38,8 +38,8 @@ def batches(x: Tensor, size: int) -> list[Tensor]:
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
-    """One value per point (n,), shaped to broadcast over points `like` (n, ...)."""
-    return values.view(-1, *[1] * (like.ndim - 1))
+    """Values (n,), or (n, m), shaped to broadcast over `like` (n, ...), or (n, m, ...)."""
+    return values.view(*values.shape, *[1] * (like.ndim - values.ndim))
 
 
 def distance(delta: Tensor, norm: Norm) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import torch
@@ -28,7 +29,7 @@ class PerExample:
 
     def uniform(self, ids: Tensor, place: tuple[str | int, ...], shape: tuple[int, ...]) -> Tensor:
         """Uniform on [0, 1), float32, (n, *shape)."""
-        lanes = torch.arange(_count(shape), device=ids.device)
+        lanes = torch.arange(math.prod(shape), device=ids.device)
         base = _mix(ids.long() * _signed(_GOLDEN) + _key(self.seed, place))
         bits = _mix(base.unsqueeze(1) + lanes * _signed(_GOLDEN))
         return (_shift(bits, 40).float() / 2**24).view(len(ids), *shape)
@@ -120,10 +121,3 @@ def _shift(z: Tensor, by: int) -> Tensor:
 def _signed(word: int) -> int:
     word &= _MASK
     return word - (1 << 64) if word >= 1 << 63 else word
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

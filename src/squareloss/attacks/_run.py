@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -279,13 +278,7 @@ class Evaluation:
         drawn = self.problem.draws.state()
         tensors |= {k: v for k, v in {"pool": self.pool, "draws": drawn}.items() if v is not None}
         where = {"stage": self.stage, "wave": self.wave, "round": self.round, "step": self.step}
-        header: dict[str, Any] = {
-            "fingerprint": self.mark,
-            "seconds": self.seconds(),
-            "has_state": self.state is not None,
-            **where,
-        }
-        _save.write(self.path, tensors, header)
+        _save.write(self.path, tensors, {"fingerprint": self.mark, "seconds": self.seconds(), **where})
         self._saved = time.monotonic()
 
     def _load(self) -> bool:
@@ -298,7 +291,7 @@ class Evaluation:
         self._before = header["seconds"]
         self.ledger.tensors = {k: v.to(self.x.device) for k, v in _under("ledger.", tensors).items()}
         device = self.problem.network.device
-        self.state = {k: v.to(device) for k, v in _under("state.", tensors).items()} if header["has_state"] else None
+        self.state = {k: v.to(device) for k, v in _under("state.", tensors).items()} or None
         self.pool = tensors["pool"].to(self.x.device) if "pool" in tensors else None
         self.problem.draws.restore(tensors.get("draws"))
         return True

@@ -64,33 +64,17 @@ def _names(version: str, attacks: Sequence[str] | None) -> tuple[str, ...]:
     return names
 
 
-def _apgd_ce(num_classes: int) -> tuple[Round, ...]:
-    return (APGDRound(objective("ce"), 100, attack="apgd-ce"),)
-
-
-def _apgd_dlr(num_classes: int) -> tuple[Round, ...]:
-    return (APGDRound(objective("dlr" if num_classes >= 3 else "margin"), 100, attack="apgd-dlr"),)
-
-
 def _apgd_t(num_classes: int) -> tuple[Round, ...]:
     goal = objective("dlr" if num_classes >= 4 else "margin", targeted=True)
     return tuple(APGDRound(goal, 100, rank=rank, attack="apgd-t") for rank in _ranks(num_classes))
 
 
-def _fab_t(num_classes: int) -> tuple[Round, ...]:
-    return tuple(FABRound(100, rank=rank) for rank in _ranks(num_classes))
-
-
-def _square(num_classes: int) -> tuple[Round, ...]:
-    return (SquareRound(5000),)
-
-
-_STAGES: dict[str, Callable[[int], tuple[Round, ...]]] = {
-    "apgd-ce": _apgd_ce,
-    "apgd-dlr": _apgd_dlr,
+_STAGES: dict[str, Callable[[int], tuple[Round, ...]]] = {  # of the number of classes
+    "apgd-ce": lambda K: (APGDRound(objective("ce"), 100, attack="apgd-ce"),),
+    "apgd-dlr": lambda K: (APGDRound(objective("dlr" if K >= 3 else "margin"), 100, attack="apgd-dlr"),),
     "apgd-t": _apgd_t,
-    "fab-t": _fab_t,
-    "square": _square,
+    "fab-t": lambda K: tuple(FABRound(100, rank=rank) for rank in _ranks(K)),
+    "square": lambda K: (SquareRound(5000),),
 }
 
 

@@ -61,7 +61,7 @@ def dlr(scores: Tensor, labels: Tensor) -> Tensor:
 
     Needs K >= 3. Where the runners-up tie and the class is right, it is -1 whatever f_y is: it loses sight of the class.
     """
-    _need(scores, 3, "dlr", "margin")
+    _check_classes("dlr", scores.shape[1])
     top = scores.topk(3, 1).values
     return margin(scores, labels) / (top[:, 0] - top[:, 2] + _TINY)
 
@@ -83,7 +83,7 @@ def angle_targeted(scores: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
 
 def dlr_targeted(scores: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     """-(f_y - f_t) / (f_(1) - (f_(3) + f_(4)) / 2). Needs K >= 4."""
-    _need(scores, 4, "dlr_targeted", "margin_targeted")
+    _check_classes("dlr_targeted", scores.shape[1])
     top = scores.topk(4, 1).values
     return margin_targeted(scores, labels, targets) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + _TINY)
 
@@ -138,9 +138,7 @@ class Objective:
 
     def check(self, num_classes: int) -> None:
         """Raise if the loss has no meaning for so few classes."""
-        least = _CLASSES.get(self.name, 2)
-        if num_classes < least:
-            raise ValueError(_too_few(self.name, least, num_classes, "margin_targeted" if self.targeted else "margin"))
+        _check_classes(self.name, num_classes)
 
 
 def objective(
@@ -179,10 +177,8 @@ def _cosine(scores: Tensor, labels: Tensor) -> Tensor:
     return _pick(centred, labels) / length * factor
 
 
-def _need(scores: Tensor, least: int, name: str, instead: str) -> None:
-    if scores.shape[1] < least:
-        raise ValueError(_too_few(name, least, scores.shape[1], instead))
-
-
-def _too_few(name: str, least: int, num_classes: int, instead: str) -> str:
-    return f"expected {least} classes or more for the loss {name!r}, got {num_classes}; use {instead!r}"
+def _check_classes(name: str, num_classes: int) -> None:
+    least = _CLASSES.get(name, 2)
+    if num_classes < least:
+        instead = name.replace("dlr", "margin")
+        raise ValueError(f"expected {least} classes or more for the loss {name!r}, got {num_classes}; use {instead!r}")

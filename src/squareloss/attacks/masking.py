@@ -125,12 +125,10 @@ def _report(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm, quer
     network = prepare(model, x, y, batch_size=plain.get("batch_size"), precision="float32")
     radii = growing(eps, norm, x[0].numel())
     by_eps = _shrinking(model, x, y, radii, plain)
-    by_steps = [apgd(model, x, y, eps, loss="margin", steps=s, **plain) for s in STEPS]
-    broken = by_steps[0].broken.clone()
-    accuracy_by_steps = [by_steps[0].robust_accuracy]
-    for result in by_steps[1:]:
-        broken |= result.broken
-        accuracy_by_steps.append(1 - float(broken.double().mean()))
+    broken, by_steps = torch.zeros(len(x), dtype=torch.bool, device=x.device), []
+    for steps in STEPS:
+        broken |= apgd(model, x, y, eps, loss="margin", steps=steps, **plain).broken
+        by_steps.append(1 - float(broken.double().mean()))
     square = square_attack(model, x, y, eps, queries=queries, **plain)
     zero, small = _flat(network, x, y)
     tied, gap = _ties(network, x, y)
@@ -139,8 +137,8 @@ def _report(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm, quer
         eps=radii,
         accuracy_by_eps=by_eps,
         steps=list(STEPS),
-        accuracy_by_steps=accuracy_by_steps,
-        white_box=accuracy_by_steps[-1],
+        accuracy_by_steps=by_steps,
+        white_box=by_steps[-1],
         black_box=square.robust_accuracy,
         only_black_box=float((square.broken & ~broken).double().mean()),
         zero_gradient=zero,

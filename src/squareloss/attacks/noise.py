@@ -77,7 +77,7 @@ def gaussian_noise(
                 noisy = clean + s * noise
                 correct[k, draw, ids] = (network.exact(noisy.clamp(0, 1) if clamp else noisy).argmax(1) == label).cpu()
     accuracy = correct.double().mean((1, 2)).tolist()
-    return NoiseResult([float(s) for s in std], accuracy, correct)
+    return NoiseResult(std, accuracy, correct)
 
 
 def _widths(channel_std: Sequence[float] | Tensor | None, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss import _checks
-from squareloss.attacks._common import Norm, ascend, column, distance, normalise, project, relative_margin
+from squareloss.attacks._common import Norm, ascend, column, normalise, project, relative_margin
 from squareloss.attacks._random import Draws
 from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options
 from squareloss.attacks._run import attack
@@ -112,13 +112,13 @@ def on_sphere(draws: Draws, ids: Tensor, place: tuple[str | int, ...], like: Ten
     """A random point of norm one, as AutoAttack starts: a uniform draw over its l_inf norm, or a normal one over its l_2."""
     shape = tuple(like.shape[1:])
     drawn = 2 * draws.uniform(ids, place, shape) - 1 if norm == "linf" else draws.normal(ids, place, shape)
-    return (drawn / column(distance(drawn, norm) + 1e-12, drawn)).to(like.dtype)
+    return normalise(drawn, norm).to(like.dtype)
 
 
 def set_target(state: State, rank: int, targets: Tensor | None = None) -> None:
     """Put the target class of each point into the state: given, or the one `rank` places below the top of the clean scores."""
-    given = None if targets is None else targets.to(state["id"].device, torch.int64)
-    state["target"] = state["order"][:, -1 - rank] if given is None else given[state["id"]]
+    ids = state["id"]
+    state["target"] = state["order"][:, -1 - rank] if targets is None else targets.to(ids.device, torch.int64)[ids]
 
 
 def aims(targets: int | Tensor | None, num_classes: int, points: int) -> list[int]:

@@ -96,8 +96,8 @@ class SquareRound:
         rows = self._unseen(state, i, t)
         if rows is not None and len(rows) == 0:
             return
-        propose = self._square if problem.norm == "linf" else self._bump
-        tried = propose(problem, state, i, t).view_as(state["x"])
+        tried = self._square(state, t) if problem.norm == "linf" else self._bump(problem, state, i, t)
+        tried = tried.view_as(state["x"])
         margin = self._margin(problem, state, tried, rows)
         better = margin < state["margin"]
         if rows is not None:
@@ -138,7 +138,7 @@ class SquareRound:
         margin[rows] = true_margin(network.scores(tried[rows]), y[rows])
         return margin
 
-    def _square(self, problem: Problem, state: State, i: int, t: int) -> Tensor:
+    def _square(self, state: State, t: int) -> Tensor:
         """The best image with +-eps in the window of step t of the block."""
         inside = state["rows"][:, t, None, :, None] & state["columns"][:, t, None, None, :]
         colours = torch.where(state["signs"][:, t, :, None, None], _image(state["high"]), _image(state["low"]))
@@ -158,7 +158,7 @@ class SquareRound:
         spare = (problem.eps**2 - delta.square().sum((1, 2), keepdim=True)).clamp_min(0) / channels
         mass = (spare + (delta - emptied).square().sum(2, keepdim=True)).sqrt()  # (n, C, 1)
         old = delta.gather(2, here)
-        bumps = _bumps(side, image)[state["turned"][:, t]].unsqueeze(1)  # (n, 1, side^2)
+        bumps = _bumps(side, image.dtype, image.device)[state["turned"][:, t]].unsqueeze(1)  # (n, 1, side^2)
         new = bumps * state["signs"][:, t, :, None] + old / (1e-12 + _length(old))
         new = new / (1e-12 + _length(new)) * mass
         return _onto_sphere(emptied.scatter(2, here, new).view_as(image), image, problem.eps)
@@ -208,12 +208,13 @@ class SquareRound:
         n, channels, height, width = image.shape
         side = max(height // 5, 1)
         delta, margin = torch.zeros_like(image), max(height - side * 5, 0) // 2
+        bumps = _bumps(side, image.dtype, image.device)
         for row in range(height // side):
             for col in range(width // side):
                 turned = (self._numbers(problem, state, -1 - row * width - col, 1, 1)[:, 0, 0] > 0.5).long()
                 signs = self._signs(problem, state, -1 - row * width - col, (channels, 1, 1))
                 top, left = margin + row * side, margin + col * side
-                bump = _bumps(side, image)[turned].view(n, 1, side, side)[..., : max(height - top, 0), : max(width - left, 0)]
+                bump = bumps[turned].view(n, 1, side, side)[..., : max(height - top, 0), : max(width - left, 0)]
                 delta[..., top : top + side, left : left + side] += bump * torch.where(signs, 1.0, -1.0).to(bump)
         return delta
 
@@ -243,22 +244,13 @@ def _offsets(side: int, width: int, device: torch.device) -> Tensor:
     return (steps.unsqueeze(1) * width + steps).flatten()
 
 
-def _bumps(side: int, like: Tensor) -> Tensor:
-    """The pair of bumps upright and turned, (2, side^2)."""
-    return _both(side, like.dtype, like.device)
-
-
 @cache
-def _both(side: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    bump = _pair(side)
-    return torch.stack([bump, bump.T]).flatten(1).to(device, dtype)
-
-
-def _pair(side: int) -> Tensor:
-    """A positive bump on top of a negative one, (side, side), of norm one."""
+def _bumps(side: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A positive bump on top of a negative one, of norm one, upright and turned: (2, side^2)."""
     half = side // 2
     pair = torch.cat([_bump(half, side), -_bump(side - half, side)])
-    return pair / pair.square().sum().sqrt()
+    pair = pair / pair.square().sum().sqrt()
+    return torch.stack([pair, pair.T]).flatten(1).to(device, dtype)
 
 
 def _bump(height: int, width: int) -> Tensor:

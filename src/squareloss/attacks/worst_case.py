@@ -103,9 +103,9 @@ def stages(num_classes: int, transfer: TransferRound | None, scales: Sequence[fl
     ]
     if transfer is not None:
         found.append(Stage("transfer", (transfer,)))
-    found.append(Stage("cosines", (FocusRound(cosines, targets, 5, (20,), bar=_FAR),)))
+    found.append(Stage("cosines", (FocusRound(cosines, targets, bar=_FAR),)))
     new = 0 if ratios != cosines else 1  # the same loss again: from starts that no other round has
-    found.append(Stage("ratios", (FocusRound(ratios, targets, 5, (20,), new, bar=_FAR),)))
+    found.append(Stage("ratios", (FocusRound(ratios, targets, restart=new, bar=_FAR),)))
     scaled = [normalised_ce(scale) for scale in scales if num_classes > 2]  # of two classes it is constant
     untargeted = [(margin, 30), *((goal, 15) for goal in scaled)]
     found.append(Stage("scales", tuple(APGDRound(goal, steps, restart=1, bar=_NEAR) for goal, steps in untargeted)))
@@ -132,7 +132,6 @@ class TransferRound(Climbing):
     goal: Objective
     steps: int
     mark: str = ""  # of the other network's weights, so that a saved evaluation knows them
-    restart: int = 0
     attack: str = "transfer"
     bar: float = torch.inf
     costs: ClassVar[tuple[int, int, int, int]] = (2, 1, 2, 1)
@@ -153,7 +152,7 @@ class TransferRound(Climbing):
         self._look(problem, state)
 
     def _inner(self) -> APGDRound:
-        return APGDRound(self.goal, self.steps, restart=self.restart, attack=self.attack)
+        return APGDRound(self.goal, self.steps, attack=self.attack)
 
     def _elsewhere(self, problem: Problem) -> Problem:
         return Problem(self.surrogate, problem.eps, problem.norm, problem.draws)
@@ -164,17 +163,17 @@ class TransferRound(Climbing):
 
 @dataclass(frozen=True, eq=False)
 class FocusRound(Climbing):
-    """Try every target briefly, then the most promising ones at length.
+    """Try every target briefly, then the most promising one at length.
 
     `targets` wrong classes get `explore` steps each, the best of the clean scores first, then always the one that came closest
-    on the way to others; then the ones that came closest get `exploit` steps each. Close is (f_t - f_y) / |f - mean f|. All
+    on the way to others; then the one that came closest gets `exploit` steps. Close is (f_t - f_y) / |f - mean f|. All
     tries are Auto-PGD from a random start; the passes of a start count as a step.
     """
 
     goal: Objective
-    targets: int = 9
-    explore: int = 8
-    exploit: tuple[int, ...] = (40, 40)
+    targets: int
+    explore: int = 5
+    exploit: int = 20
     restart: int = 0
     attack: str = "focus"
     bar: float = torch.inf
@@ -182,7 +181,7 @@ class FocusRound(Climbing):
     @property
     def steps(self) -> int:
         """All tries together, less the start."""
-        return self.targets * self.explore + sum(self.exploit) - 1
+        return self.targets * self.explore + self.exploit - 1
 
     def start(self, problem: Problem, state: State) -> None:
         """The first step of the first try."""
@@ -198,7 +197,7 @@ class FocusRound(Climbing):
 
     def _advance(self, problem: Problem, state: State, i: int) -> None:
         number, length, offset = self._try(i)
-        inner = APGDRound(self.goal, length - 1, restart=1000 * self.restart + number, targets=None, attack=self.attack)
+        inner = APGDRound(self.goal, length - 1, restart=1000 * self.restart + number, attack=self.attack)
         if offset == 0:
             state["target"] = self._aim(state, number)
             inner.begin(problem, state)
@@ -212,19 +211,12 @@ class FocusRound(Climbing):
         first = self.targets * self.explore
         if i < first:
             return i // self.explore, self.explore, i % self.explore
-        number, i = self.targets, i - first
-        for length in self.exploit:
-            if i < length:
-                return number, length, i
-            number, i = number + 1, i - length
-        raise ValueError("expected a step of this round")
+        return self.targets, self.exploit, i - first
 
     def _aim(self, state: State, number: int) -> Tensor:
         """Which class to try, (n,): the one that came closest, in any try so far, of those not tried yet; then of all."""
-        if number < self.targets:
-            aim = state["reached"].masked_fill(~state["open"], -torch.inf).argmax(1)
-            state["open"] = state["open"].scatter(1, aim.unsqueeze(1), False)
-            return aim
         if number == self.targets:
-            state["ranking"] = state["reached"].argsort(1, descending=True)
-        return state["ranking"][:, number - self.targets]
+            return state["reached"].argmax(1)
+        aim = state["reached"].masked_fill(~state["open"], -torch.inf).argmax(1)
+        state["open"] = state["open"].scatter(1, aim.unsqueeze(1), False)
+        return aim

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from squareloss.metrics._binned import Reliability, ece, reliability
+from squareloss.metrics import _inputs
+from squareloss.metrics._binned import Reliability, reliability
 from squareloss.metrics._pointwise import wilson
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def reliability_diagram(predictions: Tensor | Mapping[str, Tensor], labels: Tens
     """
     named = {"": predictions} if isinstance(predictions, Tensor) else dict(predictions)
     tables = {name: reliability(values, labels, bins=bins) for name, values in named.items()}
-    outside = {name: ece(values, labels, bins=bins).outside for name, values in named.items()}
+    outside = {name: _inputs.read(values, labels).outside for name, values in named.items()}
     return diagram_of([(_title(name, table, outside[name]), table) for name, table in tables.items()])
 
 

@@ -31,8 +31,8 @@ class Line:
             sys.stderr.write("\n")
 
 
-def announce(what: str, seconds: float, show: bool) -> None:
+def announce(what: str, seconds: float) -> None:
     """Say how long a step will take that cannot be looked into, if that is two seconds or more."""
-    if show and seconds >= 2:
+    if seconds >= 2:
         sys.stderr.write(f"{what}: about {seconds:.0f} s\n")
         sys.stderr.flush()

@@ -12,12 +12,13 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
 from torch import Tensor
 
+from squareloss import _checks
 from squareloss import _probe_inputs as inputs
 from squareloss._selection import Curve, encode, fit_curve
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
 from squareloss.ntk.kernels import Kernel, on_sphere, to_sphere
-from squareloss.ntk.solve import Solution, Spectral, check_kernel, check_matrix, check_mu
+from squareloss.ntk.solve import Solution, Spectral, check_kernel, kernel_matrix
 
 SOLVERS = ("auto", "exact", "iterative")
 CRITERIA = ("brier", "accuracy")
@@ -92,33 +93,32 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"expected one label a sample, y of shape ({len(X)},), got shape {np.shape(y)}")
         if len(X) < 2:
             raise ValueError(f"expected at least 2 samples, got n_samples = {len(X)}; leave-one-out needs one to be left")
-        self._check_options()
+        mus = self._check_options()
         self.classes_ = np.unique(columns[:, 0])
         if len(self.classes_) < 2:
             raise ValueError(f"expected two classes or more, got one class: {self.classes_.tolist()}")
         self._device, self._seed = inputs.device(self.device, X), inputs.seed(self.random_state)
         points = self._place(X, reset=True)
         labels = torch.from_numpy(inputs.indices(self.classes_, columns[:, 0])).to(self._device)
-        limit = EXACT if len(self._candidates([0.0, 1.0])) == 1 else CHOICE
+        limit = EXACT if mus is not None and len(mus) == 1 else CHOICE
         exact = self.solver == "exact" or (self.solver == "auto" and len(points) <= limit)
-        self._curve = self._fit_exact(points, labels) if exact else self._fit_iterative(points, labels)
+        self._curve = self._fit_exact(points, labels, mus) if exact else self._fit_iterative(points, labels, mus)
         return self
 
     def decision_function(self, X: Any) -> Any:
         """The scores f + shift_ (n, K), zero-sum; for two classes those of the second, (n,)."""
         scores = self._shifted(X)
-        return self._answer(scores[:, 1] if scores.shape[1] == 2 else scores, X)
+        return inputs.in_kind(scores[:, 1] if scores.shape[1] == 2 else scores, X)
 
     def predict_proba(self, X: Any) -> Any:
         """Class probabilities (n, K)."""
         scores = self._scores(X)
-        return self._answer(self._curve.probabilities(scores), X)
+        return inputs.in_kind(self._curve.probabilities(scores), X)
 
     def predict(self, X: Any) -> Any:
         """The class of the largest score, (n,)."""
         positions = self._shifted(X).argmax(1).cpu().numpy()
-        answer = self.classes_[positions]
-        return torch.from_numpy(answer).to(X.device) if isinstance(X, Tensor) and answer.dtype.kind in "biuf" else answer
+        return inputs.labels_in_kind(self.classes_[positions], X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy of `predict`; tensors may lie on a GPU."""
@@ -150,25 +150,23 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """What is added to the scores, (K,)."""
         return (len(self.classes_) * self._curve.shift).cpu().numpy()
 
-    def _check_options(self) -> None:
+    def _check_options(self) -> list[float] | None:
+        """The candidates for mu, or None for the default ones, if all options can be."""
         for name, value, known in (("solver", self.solver, SOLVERS), ("criterion", self.criterion, CRITERIA)):
             if value not in known:
                 raise ValueError(f"Unknown {name} {value!r}. Available: {', '.join(known)}")
-        for mu in self._candidates([1.0]):
-            check_mu(mu)
+        mus = None if self.mu is None else inputs.candidates(self.mu, "mu")
+        for mu in mus or []:
+            _checks.penalty("mu", mu)
         check_kernel(self.kernel)
-
-    def _candidates(self, default: Sequence[float]) -> list[float]:
-        if self.mu is None:
-            return list(default)
-        return inputs.candidates(self.mu, "mu")
+        return mus
 
     def _place(self, X: Any, *, reset: bool) -> Tensor:
         """Points of the sphere (n, d + 1), or the inputs themselves (n, d) if they are there, to within their precision."""
         if not self.bias:
-            x = X if isinstance(X, Tensor) else torch.from_numpy(np.array(X))
+            x = inputs.tensor(X)
             return on_sphere(x if x.is_floating_point() else x.double(), "X").to(self._device)
-        x = inputs.tensor(X, self._device)
+        x = inputs.tensor(X).to(self._device).double()
         if reset:
             inputs.check_size(x)
             self._mean = x.mean(0)
@@ -177,34 +175,35 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._scale = (torch.where(variance > 0, variance, 1.0) * x.shape[1]).sqrt()
         return to_sphere((x - self._mean) / self._scale)
 
-    def _fit_exact(self, points: Tensor, labels: Tensor) -> Curve:
+    def _fit_exact(self, points: Tensor, labels: Tensor, mus: list[float] | None) -> Curve:
         """mu by exact leave-one-out, and the probability map of its scores."""
         kernel = check_kernel(self.kernel)
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
-        mus = self._candidates([])
-        if len(mus) == 1:
+        if mus is not None and len(mus) == 1:
             mu = mus[0]
-            check_matrix(points, self.memory_gb, copies=1)
-            factor = Factor.of(kernel.matrix(points), mu, points, progress=self.verbose)
+            matrix = kernel_matrix(kernel, points, self.memory_gb)
+            factor = Factor.of(matrix, mu, points, progress=self.verbose)
             self.solution_ = Solution(kernel, points, factor.solve(codes), mu)
             left_out = codes - self.solution_.dual / factor.inverse_diagonal().unsqueeze(1)
             self._choose([mu], [left_out], codes, labels)
         else:
             spectral = Spectral.of(points, codes, kernel, memory_gb=self.memory_gb, progress=self.verbose)
-            mus = self._candidates(spectral.eigen.grid())
+            mus = mus or spectral.eigen.grid()
             left_out, mu = self._choose(mus, [spectral.leave_one_out(mu) for mu in mus], codes, labels)
             self.solution_ = spectral.ridge(mu)
         return self._probability_map(left_out, labels, labels)
 
-    def _fit_iterative(self, points: Tensor, labels: Tensor) -> Curve:
+    def _fit_iterative(self, points: Tensor, labels: Tensor, mus: list[float] | None) -> Curve:
         """mu and the probability map by samples held out, from the largest mu down; then all samples."""
         kernel = check_kernel(self.kernel)
         order = torch.randperm(len(points), generator=torch.Generator().manual_seed(self._seed)).to(points.device)
         held = min(HELD_OUT, max(1, len(points) // 5))
         out, rest = order[:held], order[held:]
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
-        mus = sorted(self._candidates([kernel.diagonal * 10.0**k for k in range(-2, 3)]), reverse=True)
-        nystrom, start, scores, duals = self._nystrom(kernel, points[rest]), None, [], []
+        mus = sorted(mus or [kernel.diagonal * 10.0**k for k in range(-2, 3)], reverse=True)
+        rank = default_rank(len(rest))
+        nystrom = Nystrom.of(kernel, points[rest], rank, seed=self._seed, dtype=torch.float32, progress=self.verbose)
+        start, scores, duals = None, [], []
         for mu in mus:
             solution = self._solve(points[rest], codes[rest], mu, kernel, nystrom, start, max(self.tolerance, 1e-3))
             start = solution.dual
@@ -215,10 +214,6 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         start[rest] = duals[mus.index(mu)]
         self.solution_ = self._solve(points, codes, mu, kernel, None, start, self.tolerance)
         return self._probability_map(chosen, labels[out], labels)
-
-    def _nystrom(self, kernel: Kernel, points: Tensor) -> Nystrom:
-        rank = min(len(points), default_rank(len(points)))
-        return Nystrom.of(kernel, points, rank, seed=self._seed, dtype=torch.float32, progress=self.verbose)
 
     def _solve(
         self, x: Tensor, y: Tensor, mu: float, kernel: Kernel, nystrom: Nystrom | None, start: Tensor | None, tolerance: float
@@ -252,6 +247,3 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _shifted(self, X: Any) -> Tensor:
         return self._scores(X) + len(self.classes_) * self._curve.shift
-
-    def _answer(self, t: Tensor, X: Any) -> Any:
-        return t.to(X.device) if isinstance(X, Tensor) else t.cpu().numpy()

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from squareloss import _checks
 from squareloss.ntk._progress import Line
 from squareloss.ntk.kernels import Kernel, check_memory
-from squareloss.ntk.solve import Solution, check_mu, problem
+from squareloss.ntk.solve import Solution, problem
 
 ROWS = 8192  # of the preconditioner at a time
 ROUNDS = 20  # of refinement, at most
@@ -118,12 +119,12 @@ def conjugate_gradients(
         progress: show it.
     """
     points, targets, kernel = problem(x, y, kernel)
-    check_mu(mu)
+    _checks.penalty("mu", mu)
     if mu == 0 or not tolerance > 0:
         raise ValueError(f"expected mu > 0 and tolerance > 0, got mu = {mu}, tolerance = {tolerance}; mu = 0 needs `ridge`")
     if preconditioner is None:
         rank = min(len(points), rank or default_rank(len(points)))
-        check_memory(len(points) * rank * dtype.itemsize, points.device, None if memory_gb is None else memory_gb * 1e9)
+        check_memory(len(points) * rank * dtype.itemsize, points.device, memory_gb)
         preconditioner = Nystrom.of(kernel, points, rank, seed=seed, dtype=dtype, progress=progress)
     goal = tolerance * targets.norm(dim=0)
     system = _System(kernel, points, mu, tile, preconditioner.at(mu), goal, tolerance, Line("conjugate gradients", progress))
@@ -197,8 +198,8 @@ class _System:
 
 
 def default_rank(n: int) -> int:
-    """5 sqrt(n), but 5,000 at most: the preconditioner then costs as much as an iteration or two."""
-    return min(5000, math.ceil(5 * math.sqrt(n)))
+    """5 sqrt(n), but n and 5,000 at most: the preconditioner then costs as much as an iteration or two."""
+    return min(n, 5000, math.ceil(5 * math.sqrt(n)))
 
 
 def _unfinished(reached: float, tolerance: float, iterations: int) -> str:

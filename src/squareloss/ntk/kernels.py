@@ -208,9 +208,9 @@ def finite_width(network: nn.Module | Tensor, x: Tensor, z: Tensor | None = None
     return counts.to(x.dtype) * (x @ other.T) / w.shape[-2]
 
 
-def check_memory(needed: float, device: torch.device, limit: float | None = None) -> None:
-    """Raise MemoryError if `needed` bytes exceed the limit in bytes, or without one, what the device has free."""
-    available = _free(device) if limit is None else limit
+def check_memory(needed: float, device: torch.device, memory_gb: float | None = None) -> None:
+    """Raise MemoryError if `needed` bytes are more than memory_gb, or if that is None, than the device has free."""
+    available = _free(device) if memory_gb is None else memory_gb * 1e9
     if needed > available:
         raise MemoryError(
             f"expected at most {available / 1e9:.3g} GB on {device.type}, got a problem that needs {needed / 1e9:.3g} GB; "

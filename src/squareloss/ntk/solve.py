@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from squareloss import _checks
 from squareloss.ntk._progress import announce
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.kernels import NTK, Kernel, check_memory, on_sphere
@@ -73,8 +74,8 @@ def ridge(
         progress: show it.
     """
     points, targets, kernel = problem(x, y, kernel)
-    check_mu(mu)
-    factor = Factor.of(_matrix(kernel, points, memory_gb), mu, points, progress=progress)
+    _checks.penalty("mu", mu)
+    factor = Factor.of(kernel_matrix(kernel, points, memory_gb), mu, points, progress=progress)
     dual = factor.solve(targets)
     return Solution(kernel, points, dual.view_as(y), mu)
 
@@ -96,8 +97,8 @@ def ridge_path(
     """
     points, targets, kernel = problem(x, y, kernel)
     for mu in mus:
-        check_mu(mu)
-    matrix, solved = _matrix(kernel, points, memory_gb), dict[float, Solution]()
+        _checks.penalty("mu", mu)
+    matrix, solved = kernel_matrix(kernel, points, memory_gb), dict[float, Solution]()
     groups = _groups(mus)
     for i, group in enumerate(groups):
         pole = math.sqrt(group[0] * group[-1]) if len(group) > 1 else group[0]
@@ -134,15 +135,14 @@ class Spectral:
     ) -> Spectral:
         """Decompose the kernel matrix of x (n, d) for targets y (n,) or (n, K); arguments as in `ridge`."""
         points, targets, kernel = problem(x, y, kernel)
-        check_matrix(points, memory_gb, copies=4)
-        matrix = kernel.matrix(points)
+        matrix = kernel_matrix(kernel, points, memory_gb, copies=4)
         if progress:
-            announce("eigendecomposition", _eigen_seconds(matrix), progress)
+            announce("eigendecomposition", _eigen_seconds(matrix))
         return cls(kernel, points, KernelPath.from_kernel(matrix, targets), y.shape)
 
     def ridge(self, mu: float) -> Solution:
         """The solution at one mu."""
-        check_mu(mu)
+        _checks.penalty("mu", mu)
         return Solution(self.kernel, self.points, self.eigen.solve(mu)[0].view(self.shape), mu)
 
     def flow(self, time: float, mu: float = 0.0) -> Solution:
@@ -153,7 +153,7 @@ class Spectral:
         """
         if math.isinf(time) and time > 0:
             return self.ridge(mu)
-        check_mu(mu)
+        _checks.penalty("mu", mu)
         if not time >= 0:
             raise ValueError(f"expected a time >= 0, got {time}")
         rate = self.eigen.values + mu
@@ -190,21 +190,10 @@ def check_kernel(kernel: Kernel | None) -> Kernel:
     return kernel
 
 
-def check_mu(mu: float) -> None:
-    """Raise unless mu is a finite number >= 0."""
-    if not (mu >= 0 and math.isfinite(mu)):
-        raise ValueError(f"expected a finite mu >= 0, got {mu}")
-
-
-def _matrix(kernel: Kernel, points: Tensor, memory_gb: float | None) -> Tensor:
-    check_matrix(points, memory_gb, copies=1)
+def kernel_matrix(kernel: Kernel, points: Tensor, memory_gb: float | None, copies: int = 1) -> Tensor:
+    """The matrix (n, n); raises MemoryError if so many of its size are more than memory_gb, or than the device has free."""
+    check_memory(copies * 8.0 * len(points) ** 2, points.device, memory_gb)
     return kernel.matrix(points)
-
-
-def check_matrix(points: Tensor, memory_gb: float | None, *, copies: int) -> None:
-    """Raise MemoryError if so many n x n matrices are more than memory_gb, or than the device has free."""
-    needed = copies * 8.0 * len(points) ** 2
-    check_memory(needed, points.device, None if memory_gb is None else memory_gb * 1e9)
 
 
 def _eigen_seconds(matrix: Tensor) -> float:
