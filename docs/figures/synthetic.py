@@ -52,8 +52,7 @@ def main() -> None:
 
 def by_mu(axes: Any, cells: Cells, key: str, label: str, *, log: bool = False, all_mu: bool = True) -> None:
     """Means and one standard deviation against mu; the axis may leave out what the largest mu does."""
-    losses = [loss for loss in NAMES if cells.mus(loss)]
-    mus = sorted({mu for loss in losses for mu in cells.mus(loss)})
+    losses, mus = cells.losses(), cells.mus()
     ends: list[float] = []
     for place, loss in enumerate(losses):
         values = [cells.values(loss, mu, key) for mu in mus]

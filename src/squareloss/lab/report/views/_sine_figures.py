@@ -84,17 +84,12 @@ def surfaces(cells: Cells) -> Figure:
 
 def against_mu(cells: Cells) -> Figure:
     """Error bars of test error and calibration errors against mu."""
-    losses = [loss for loss in NAMES if cells.mus(loss)]
-    legend = [(i, NAMES[loss], False) for i, loss in enumerate(losses)]
     labels = {
         "validation_error": "Validation error",
         "linf_grid": "L_inf calibration error",
         "l1_grid": "L_1 calibration error",
     }
-    panels = [
-        Panel(label, by_mu(cells, key, label, losses, from_zero=key != "validation_error").svg(), legend)
-        for key, label in labels.items()
-    ]
+    panels = [by_mu(cells, key, label, label, from_zero=key != "validation_error") for key, label in labels.items()]
     return Figure("Against mu", "Means and one standard deviation over replications.", panels)
 
 

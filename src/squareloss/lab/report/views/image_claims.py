@@ -91,13 +91,13 @@ def _shared(ce: Net, sl: Net, key: str) -> set[int]:
 
 def _where(net: Net) -> str:
     data, network, loss = label(net.line)
-    return f"{network}, {data}, {loss}" + ("" if net.full else f" ({net.recipe}{'*' if net.stands_in else ''})")
+    return f"{network}, {data}, {loss}" + ("" if net.full else f" ({net.trained})")
 
 
 def _both(sl: Net) -> str:
     data, network, _ = label(sl.line)
     adversary = next((f", {part}" for part in sl.line.split("-") if part.startswith("adv")), "")
-    return f"{network}, {data}{adversary}" + ("" if sl.full else f" ({sl.recipe}{'*' if sl.stands_in else ''})")
+    return f"{network}, {data}{adversary}" + ("" if sl.full else f" ({sl.trained})")
 
 
 def _accuracy(net: Net) -> list[Line]:

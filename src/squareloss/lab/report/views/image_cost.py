@@ -19,7 +19,7 @@ def cost(found: Sequence[Net]) -> Table:
     for net in found:
         parts = [_training(net), *(_measuring(net, kind) for kind in KINDS)]
         if any(part is not None for part in parts):
-            who = (*label(net.line), net.recipe + ("*" if net.stands_in else ""))
+            who = (*label(net.line), net.trained)
             spent = [Entry("–" if p is None else f"{p:.0f}", p) for p in (*parts, sum(part or 0.0 for part in parts))]
             rows.append([*(Entry(word, word) for word in who), *spent])
     names = ["data", "network", "loss", "trained", "training", *KINDS.values(), "all"]

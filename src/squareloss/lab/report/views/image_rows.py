@@ -50,6 +50,11 @@ class Net:
         return self.recipe.split(",")[0]
 
     @property
+    def trained(self) -> str:
+        """How it was trained, in words; an asterisk if something stands in for it."""
+        return self.recipe + ("*" if self.stands_in else "")
+
+    @property
     def paper(self) -> Mapping[str, Value]:
         """What the paper reports of it; nothing under another recipe."""
         return values().get(self.line, {}) if self.full else {}

@@ -140,10 +140,8 @@ def chosen(cells: Cells) -> Table:
 
 def validation(cells: Cells) -> Table:
     """Validation error of every loss and mu."""
-    losses = [loss for loss in NAMES if cells.mus(loss)]
-    mus = sorted({mu for loss in losses for mu in cells.mus(loss)})
-    body = []
-    for loss in losses:
+    mus, body = cells.mus(), []
+    for loss in cells.losses():
         best = cells.best(loss)
         texts = [(mu, spread(cells.values(loss, mu, "validation_error"))) for mu in mus]
         body.append([Entry(NAMES[loss]), *(Entry(text, kind="better" if mu == best else "") for mu, text in texts)])
@@ -196,11 +194,9 @@ def _answer(cells: Cells) -> str:
 
 def by_mu_figure(cells: Cells) -> Figure:
     """Error bars of the validation error and the margin against mu."""
-    losses = [loss for loss in NAMES if cells.mus(loss)]
-    legend = [(i, NAMES[loss], False) for i, loss in enumerate(losses)]
     panels = [
-        Panel("Validation error", by_mu(cells, "validation_error", "validation error", losses, log=True).svg(), legend),
-        Panel("Distance of the support", by_mu(cells, "margin_support", "mean signed distance", losses).svg(), legend),
+        by_mu(cells, "validation_error", "Validation error", "validation error", log=True),
+        by_mu(cells, "margin_support", "Distance of the support", "mean signed distance"),
     ]
     return Figure("The choice of mu", "Means and one standard deviation over replications.", panels)
 
