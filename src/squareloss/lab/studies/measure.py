@@ -16,12 +16,12 @@ from squareloss.calibrators import Asinh, Temperature
 from squareloss.classifier import Classifier, Standardize
 from squareloss.codings import Coding
 from squareloss.lab.data import Dataset
+from squareloss.lab.report.figures import WORST
 from squareloss.lab.studies.distances import distances
 from squareloss.lab.training.loop import outputs_of
 from squareloss.losses import Loss
 
 REPLICATES = 200  # bootstrap replicates kept with each result, for intervals when there is only one seed
-WORST = "worst case"  # over PGD with every loss and the adaptive suite
 QUANTILES = 41  # points of the distribution of distances kept for the figure
 Json = dict[str, Any]
 

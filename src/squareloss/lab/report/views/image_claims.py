@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from squareloss.lab.report.statistics import Difference, paired
 from squareloss.lab.report.tables import Entry, Table
-from squareloss.lab.report.views.image_rows import LEVELS, Net, label, pairs, shown
+from squareloss.lab.report.views.image_rows import LEVELS, STDS, Net, label, pairs, shown
 
 NEAR = 0.005  # of the paper's mean accuracy
 FAR = 0.8  # of what another attack leaves: a fifth fewer, at the least
@@ -18,7 +18,7 @@ _COLUMNS = {
     "ece": "ECE",
     **{f"pgd_{level}": f"PGD at {level}/255" for level in LEVELS},
     **{f"autoattack_{level}": f"AutoAttack at {level}/255" for level in LEVELS},
-    **{f"noise_{std}": f"noise {std}" for std in (0.1, 0.2, 0.3, 0.4)},
+    **{f"noise_{std}": f"noise {std}" for std in STDS},
 }
 HOLDS, NOT, OPEN = "holds", "does not hold", "can't be told from chance"
 BY_MEANS, NOT_BY_MEANS = f"{HOLDS} by the means, {OPEN}", f"{NOT} by the means, {OPEN}"

@@ -14,6 +14,7 @@ from squareloss.lab.runs.store import Record
 _CELL = re.compile(r"(?P<line>.+)-(?P<kind>clean|readings|beyond|worst|pgd|autoattack|from-[^-]+)")
 _EPOCHS = 200  # of the paper's recipes
 LEVELS = (2, 4, 8)  # radii of attacks in 255ths
+STDS = (0.1, 0.2, 0.3, 0.4)  # of noise
 
 
 @dataclass
