@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,9 +81,7 @@ class Trained:
         return rounded(((f > 0) != (sample.y > 0)).float().mean(-1))
 
 
-def trained(
-    jobs: Sequence[Job], context: Context, draw: Draw, *, products: str, every: int = 0
-) -> Iterator[Trained]:  # fmt: skip
+def trained(jobs: Sequence[Job], context: Context, draw: Draw, *, products: str, every: int = 0) -> Iterator[Trained]:
     """Train the networks of jobs of equal shape; each job's in turn, ready to be measured.
 
     Arguments:
@@ -165,7 +163,7 @@ def _together(jobs: Sequence[Job], context: Context, draw: Draw, products: str, 
         yield Trained(job, [p[mine] for p in stack.parameters], split, steps, losses, errors, seconds * len(split.train.x))
 
 
-def penalty(spec: dict[str, Any] | Any) -> float:
+def penalty(spec: Mapping[str, Any]) -> float:
     """mu of mean loss + (mu / n) |W|^2: as it is where the paper's sum of losses is meant, times n where its mean is."""
     return float(spec["mu"] * (spec["n"] if spec["penalty"] == "mean" else 1))
 

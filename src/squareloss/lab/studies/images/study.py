@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from squareloss.codings import Coding
@@ -57,12 +56,10 @@ class ImageStudy:
     recipe: str = "paper"
     together: int = 4
 
-    options: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "recipe": "paper, short (its schedule four times shorter) or fast (ours: 48 epochs at batch 256)",
-            "together": "networks that train side by side on a GPU",
-        }
-    )
+    options: ClassVar[Mapping[str, str]] = {
+        "recipe": "paper, short (its schedule four times shorter) or fast (ours: 48 epochs at batch 256)",
+        "together": "networks that train side by side on a GPU",
+    }
 
     def cells(self, scale: str) -> list[Cell]:
         """Those of every line at that scale; lines that a recipe makes the same are there once."""
