@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squareloss.lab.data.replications import Split, network_seed
+from squareloss.lab.data.replications import Splits, network_seed
 from squareloss.lab.data.synthetic import Sample
 from squareloss.lab.runs import Context, Job, Result
 from squareloss.lab.studies.one_output import LOSSES, blended
@@ -27,7 +27,7 @@ MOST = 10**9  # networks x points x width that train together on a GPU: 240 of t
 WORTH = 8 * 10**11  # networks x points x width x steps from which compiling a step takes less time than it saves
 _EVALUATED = 2 * 10**8  # networks x points x width that are evaluated at once
 
-Draw = Callable[[Job], Split]
+Draw = Callable[[Job], Splits]
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Trained:
 
     job: Job
     parameters: list[Tensor]
-    data: Split
+    data: Splits
     steps: list[int] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
     errors: list[Tensor] = field(default_factory=list)
@@ -168,8 +168,8 @@ def penalty(spec: Mapping[str, Any]) -> float:
     return float(spec["mu"] * (spec["n"] if spec["penalty"] == "mean" else 1))
 
 
-def _on(split: Split, device: str) -> Split:
-    return Split(*(Sample(*(tensor.to(device) for tensor in sample)) for sample in split))
+def _on(split: Splits, device: str) -> Splits:
+    return Splits(*(Sample(*(tensor.to(device) for tensor in sample)) for sample in split))
 
 
 def rounded(values: Tensor | Sequence[float], digits: int = 4) -> list[float]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from squareloss._checks import positive
-from squareloss.lab.data.replications import Split, sine_split
+from squareloss.lab.data.replications import Splits, sine_split
 from squareloss.lab.data.synthetic import READINGS, sine_eta
 from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack
@@ -121,7 +121,7 @@ class Sine:
             yield networks.result(measured)
 
 
-def data_of(job: Job) -> Split:
+def data_of(job: Job) -> Splits:
     """The data of a job's replications."""
     spec = job.cell.spec
     return sine_split(range(spec["replications"]), spec["n"], spec["held_out"], spec["reading"], job.seed)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from squareloss._checks import positive
-from squareloss.lab.data.replications import Split, spirals_split
+from squareloss.lab.data.replications import Splits, spirals_split
 from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack_lines
 from squareloss.lab.runs import Cell, Context, Job, Result
@@ -118,7 +118,7 @@ class Spirals:
             yield networks.result(measured)
 
 
-def data_of(job: Job) -> Split:
+def data_of(job: Job) -> Splits:
     """The data of a job's replications."""
     spec = job.cell.spec
     return spirals_split(range(spec["replications"]), spec["n"], spec["held_out"], job.seed)
