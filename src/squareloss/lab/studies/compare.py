@@ -102,11 +102,10 @@ class Compare:
 
     def _runs(self, job: Job, data: Dataset, context: Context) -> list[Run]:
         """One run per learning rate, from the same initial weights."""
-        done = [0]
+        done = itertools.count(1)
 
         def on_epoch(row: Epoch) -> None:
-            done[0] += 1
-            context.report(job, done[0], 2 * self._epochs, loss=row.loss, accuracy=row.train_accuracy)
+            context.report(job, next(done), 2 * self._epochs, loss=row.loss, accuracy=row.train_accuracy)
 
         return [
             Run(
