@@ -38,15 +38,13 @@ def _projected(found: Sequence[Net]) -> list[str]:
     known = REPLICATIONS * sum(_total(net) for net in complete.values()) / 3600
     if len(complete) == len(TABLE_1):
         return [f"Table 1 with five seeds, measures included: {known:.1f} hours."]
-    lines = [
-        f"Table 1 with five seeds, measures included: {known:.1f} hours for {len(complete)} of its {len(TABLE_1)} networks"
-    ]
+    told = f"Table 1 with five seeds, measures included: {known:.1f} hours for {len(complete)} of its {len(TABLE_1)} networks"
     basis = {net.loss: net for net in complete.values() if net.line.startswith("resnet18-cifar10-")}
     if not {"CE", "SL"} <= set(basis):
-        return [lines[0] + "; the others are not complete yet."]
+        return [told + "; the others are not complete yet."]
     rest = sum(_like(basis[line.split("-")[2]], line) for line in TABLE_1 if line not in complete)
     hours = known + REPLICATIONS * rest / 3600
-    return [f"{lines[0]}; about {hours:.1f} for all, if the others cost what docs/images.md expects beside these."]
+    return [f"{told}; about {hours:.1f} for all, if the others cost what docs/images.md expects beside these."]
 
 
 def _like(net: Net, line: str) -> float:
