@@ -204,12 +204,13 @@ def by_mu_figure(cells: Cells) -> Figure:
 def boundaries(cells: Cells) -> Figure:
     """Three panels for each of the first replications: boundary, training points, the sparsest stretch marked."""
     sides = {name: side for name, side in _three(cells).items() if cells.records(*side)}
-    spec = cells.records(*sides["SL + l2"])[0].spec
     count = min(len(cells.records(*side)[0].metrics.get("boundaries", [])) for side in sides.values())
-    data = spirals_split(range(count), spec["n"], 2, cells.records(*sides["SL + l2"])[0].seed).train if count else None
+    if not count:
+        return Figure("Decision boundaries", "", [])
+    first = cells.records(*sides["SL + l2"])[0]
+    data = spirals_split(range(count), first.spec["n"], 2, first.seed).train
     panels = []
     for r in range(count):
-        assert data is not None
         x, y = data.x[r].numpy(), data.y[r].numpy()
         for name, side in sides.items():
             record = cells.records(*side)[0]
