@@ -18,19 +18,15 @@ RESULTS = Path(__file__).resolve().parent.parent / "results" / "benchmarks"
 
 def machine() -> dict[str, Any]:
     """The chip and the versions."""
-    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    model = next((line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.machine())
-    return {
-        "gpu": cuda,
-        "cpu": model,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
+    from squareloss.lab.runs import facts
+
+    hardware = facts.machine("cuda" if torch.cuda.is_available() else "cpu")["hardware"]
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    return {key: hardware[key] for key in ("gpu", "cpu", "cores")} | versions
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """n, median, mean, and the least and the greatest value."""
+    """n, median, mean, standard deviation, and the least and the greatest value."""
     return {
         "n": len(values),
         "median": statistics.median(values),
@@ -43,19 +39,16 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def write(name: str, rows: Any, **facts: Any) -> Path:
     """results/benchmarks/<name>.json: the rows, the machine, the command and the date; to $OUT instead if that is set."""
-    folder = Path(os.environ.get("OUT", RESULTS))
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.json"
+    from squareloss.lab.runs.store import write_atomically
+
+    path = Path(os.environ.get("OUT", RESULTS)) / f"{name}.json"
     command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *["DIR" if "/" in a else a for a in sys.argv[1:]]])
     content = {"command": command, "date": time.strftime("%Y-%m-%d"), "machine": machine(), **facts, "rows": rows}
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    temporary.replace(path)
+    write_atomically(path, json.dumps(content, indent=1).encode() + b"\n")
     return path
 
 
-def _cpuinfo() -> list[str]:
-    try:
-        return Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return []
+def memory(field: str) -> float:
+    """A line of Linux's account of this process, in MB: resident now (VmRSS) or at most so far (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) / 1e3 for line in lines if line.startswith(field))

@@ -31,8 +31,9 @@ import torch
 from _evidence import write
 from torch import Tensor, nn
 
-from squareloss import attacks
+from squareloss import Classifier, attacks
 from squareloss.codings import Coding
+from squareloss.lab.data import load
 from squareloss.models.resnet import ResNet
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -60,23 +61,8 @@ def main() -> None:
     return parity(arguments) if arguments.parity else cuda_table(arguments)
 
 
-def load_network(path: str) -> nn.Module:
-    """The network saved in that folder, in eval mode."""
-    from squareloss import Classifier
-
-    return Classifier.load(path).eval()
-
-
-def load_coding(model: nn.Module) -> Coding | None:
-    """What the network was trained towards, if it says so."""
-    link = getattr(model, "link", None)
-    return link if isinstance(link, Coding) else None
-
-
 def images(arguments: argparse.Namespace, count: int) -> tuple[Tensor, Tensor]:
     """The first test images of CIFAR-10 in [0, 1], and their labels, on the GPU."""
-    from squareloss.lab.data import load
-
     x, y = load("cifar10", root=arguments.data, validation=0).test
     return x[:count].cuda().float() / 255, y[:count].cuda()
 
@@ -169,7 +155,7 @@ def cuda_table(arguments: argparse.Namespace) -> None:
     for kind in ("normal", "adversarial"):
         if getattr(arguments, kind) is None:
             continue
-        model = load_network(getattr(arguments, kind)).cuda()
+        model = Classifier.load(getattr(arguments, kind)).eval().cuda()
         if kind == "normal":
             seconds, result = timed(lambda model=model: attacks.pgd(model, x, y, 8 / 255, batch_size=arguments.batch_size))
             rows.append(
@@ -229,7 +215,7 @@ def channels_first(model: nn.Module) -> nn.Module:
 def parity(arguments: argparse.Namespace) -> None:
     """Verdicts on many images: ours on all of them, then theirs, a thousand at a time, each written at once."""
     x, y = images(arguments, arguments.parity)
-    model = load_network(arguments.adversarial).cuda()
+    model = Classifier.load(arguments.adversarial).eval().cuda()
     ours, result = timed(lambda: attacks.autoattack(model, x, y, 8 / 255, batch_size=arguments.batch_size))
     print(f"ours: {ours:.1f} s, {result.summary()}", flush=True)
     theirs, broken = 0.0, torch.zeros(0, dtype=torch.bool, device=x.device)
@@ -254,10 +240,10 @@ def losses_table(arguments: argparse.Namespace) -> None:
     x, y = images(arguments, arguments.images)
     rows = []
     for path in arguments.losses:
-        model = load_network(path).cuda()
+        model = Classifier.load(path).eval().cuda()
         names = [f"pgd-{loss}" for loss in attacks.losses.UNTARGETED]
         names += ["pgd-angle_targeted", "pgd-margin_targeted", "apgd-ce", "apgd-ce@eta", "apgd-t", "autoattack", "worst_case"]
-        coding = load_coding(model)
+        coding = model.link if isinstance(model.link, Coding) else None
         names = [n for n in names if coding is not None or not n.endswith("@eta")]
         table = attacks.evaluate(
             model,

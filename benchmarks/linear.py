@@ -21,12 +21,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from _evidence import spread, write
+from _evidence import memory, spread, write
 from torch import Tensor
 
 from squareloss import functional
@@ -161,12 +160,6 @@ def resident(rival: Rival, size: tuple[int, int, int]) -> float:
     before = memory("VmRSS")
     step(rival, data)
     return memory("VmHWM") - before
-
-
-def memory(field: str) -> float:
-    """A line of Linux's account of this process, in MB: resident now (VmRSS) or at most so far (VmHWM)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(float(line.split()[1]) / 1e3 for line in lines if line.startswith(field))
 
 
 def show(name: str, entry: dict[str, Any]) -> None:

@@ -26,12 +26,11 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from _evidence import spread, write
+from _evidence import memory, spread, write
 from sklearn.kernel_ridge import KernelRidge
 from threadpoolctl import threadpool_limits
 from torch import Tensor
@@ -221,12 +220,6 @@ def iterative(problem: Data, rank: int | None) -> dict[str, Any]:
 
 def truth(z: Tensor) -> Tensor:
     return torch.sign(z[:, 0] * z[:, 1])
-
-
-def memory(field: str) -> float:
-    """A line of Linux's account of this process, in MB: resident now (VmRSS) or at most so far (VmHWM)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(float(line.split()[1]) / 1e3 for line in lines if line.startswith(field))
 
 
 def on_cuda(parts: list[str], share: int, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:

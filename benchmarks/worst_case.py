@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +54,10 @@ def main() -> None:
     if arguments.networks:
         return trained_networks(arguments.networks, arguments.data, arguments.images, arguments.suites)
     model, x, y = network(arguments.data)
-    rows = []
+    rows, more = [], {f"pgd-{loss}": partial(attacks.pgd, loss=loss) for loss in ("margin", "angle")}
     for eps in EPS:
-        for name, run in {
-            "pgd-margin": lambda eps=eps: attacks.pgd(model, x, y, eps, loss="margin"),
-            "pgd-angle": lambda eps=eps: attacks.pgd(model, x, y, eps, loss="angle"),
-            "pgd-residual": lambda eps=eps: attacks.pgd(model, x, y, eps, loss="residual", coding=Simplex(radius=10.0)),
-            "worst_case": lambda eps=eps: attacks.worst_case(model, x, y, eps, report=False).result,
-            "autoattack": lambda eps=eps: attacks.autoattack(model, x, y, eps),
-        }.items():
-            result = run()
+        for name, run in {**more, **SUITES}.items():
+            result = run(model, x, y, eps)
             rows.append({"eps": eps, "attack": name, "robust": result.robust_accuracy, "passes": result.passes})
             print(f"{255 * eps:g}/255 {name:>14} leaves {result.robust_accuracy:6.2%}, {result.passes} passes", flush=True)
             write("worst_case_cpu", rows, images=len(x))

@@ -155,11 +155,11 @@ def test_networks_are_loaded_once_for_all_their_measures_and_few_are_held(tmp_pa
     assert len(loaded) == len(set(loaded)) == 2
     wanted = [networks.Wanted(Cell("network", {"task": "images", "number": i}), 0) for i in range(3)]
     monkeypatch.setattr(networks, "load", lambda one, context: one)
-    shelf = networks.Shelf(Context(root=tmp_path), most=2)
-    first = shelf.take(wanted[0])
-    assert shelf.take(wanted[1])[0] is wanted[1] and shelf.take(wanted[0]) is first
-    shelf.take(wanted[2])  # the second makes room
-    assert shelf.take(wanted[0]) is first and len(shelf._kept) == 2
+    take = networks.shelf(Context(root=tmp_path), most=2)
+    first = take(wanted[0])
+    assert take(wanted[1])[0] is wanted[1] and take(wanted[0]) is first
+    take(wanted[2])  # the second makes room
+    assert take(wanted[0]) is first and take.cache_info().currsize == 2
 
 
 def test_a_stopped_training_goes_on_to_the_same_network(tmp_path):

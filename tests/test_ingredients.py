@@ -151,10 +151,10 @@ def test_another_source_file_is_another_network(tmp_path, monkeypatch):
 
 def test_recipes_fit_the_data(tmp_path):
     data = Source(str(csv_file(tmp_path, rows=100)), "label").read(0)
-    name, recipe = ingredients.fit_recipe(None, data)
-    assert name == "small" and data.train.n >= 7 * recipe.batch_size and not recipe.augment
-    assert ingredients.fit_recipe("paper", data, epochs=4)[1].epochs == 4
-    assert ingredients.fit_recipe(None, data, quick=True)[1].epochs < recipe.epochs
+    recipe = ingredients.fit_recipe(None, data)
+    assert recipe.epochs == ingredients.SMALL.epochs and data.train.n >= 7 * recipe.batch_size and not recipe.augment
+    assert ingredients.fit_recipe("paper", data, epochs=4).epochs == 4
+    assert ingredients.fit_recipe(None, data, quick=True).epochs < recipe.epochs
     with pytest.raises(ValueError, match="expected a batch size of at most 60"):
         ingredients.fit_recipe(None, data, batch_size=61)
     few = replace(data, train=Split(data.train.x[:7], data.train.y[:7]))

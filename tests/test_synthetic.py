@@ -1,4 +1,4 @@
-"""The distributions are what their docstrings say: curves, densities, Bayes errors, exponents, margins."""
+"""The distributions are what their docstrings say: curves, densities, Bayes errors."""
 
 import math
 
@@ -14,8 +14,6 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 DRAWS = {
     "spirals": lambda g, **o: synthetic.spirals(30, 4, g, **o),
     "sine": lambda g, **o: synthetic.sine(60, 4, g, **o),
-    "sphere": lambda g, **o: synthetic.sphere(60, 4, g, dim=3, kappa=2, **o),
-    "caps": lambda g, **o: synthetic.caps(60, 4, g, dim=3, gamma=0.2, **o),
 }
 
 
@@ -109,101 +107,9 @@ def test_sine_is_a_probability_everywhere(reading):
         assert ((eta >= 0) & (eta <= 1)).all()
 
 
-# the sphere
-
-CASES = [(2, 0.5), (4, 0.5), (2, 1), (3, 1), (6, 1), (2, 2), (3, 2), (6, 2)]
-
-
-def _density(t, dim, kappa):
-    """Density of x_1 up to a constant: uniform on the sphere, times |s| for kappa = 2."""
-    return (1 - t**2) ** ((dim - 3) / 2) * (np.abs(t**2 - 1 / dim) if kappa == 2 else 1)
-
-
-@pytest.mark.parametrize(("dim", "kappa"), CASES)
-def test_points_on_the_sphere_have_their_density(dim, kappa):
-    x = synthetic.sphere(20_000, 2, _generator(3), dim=dim, kappa=kappa, dtype=torch.float64).x
-    torch.testing.assert_close(torch.linalg.vector_norm(x, dim=-1), torch.ones(2, 20_000, dtype=torch.float64))
-    # x_1 = cos(angle), which takes the singularity at +-1 out of the circle's density
-    angle = np.linspace(0, np.pi, 20_001)
-    mass = _density(np.cos(angle[1:-1]), dim, kappa) * np.sin(angle[1:-1])
-    cdf = np.concatenate([[0], np.cumsum(mass), [mass.sum()]]) / mass.sum()
-    assert _agrees(np.arccos(x[..., 0].numpy()), lambda a: np.interp(a, angle, cdf))
-    others = x[..., 1:] / torch.linalg.vector_norm(x[..., 1:], dim=-1, keepdim=True)
-    assert others.mean((0, 1)).abs().max() < 0.03  # and the rest is uniform on its own sphere
-
-
-@pytest.mark.parametrize(("dim", "kappa"), CASES)
-def test_tsybakov_exponent(dim, kappa):
-    x, _, eta = synthetic.sphere(200_000, 5, _generator(4), dim=dim, kappa=kappa, dtype=torch.float64)
-    assert torch.equal(eta > 0.5, x[..., 0] ** 2 - 1 / dim > 0)
-    distance = (2 * eta - 1).abs().flatten()
-    assert distance.max() <= 0.9 + 1e-12
-    t = torch.tensor([0.01, 0.02, 0.04], dtype=torch.float64)
-    below = torch.tensor([(distance < s).double().mean() for s in t])
-    slope = torch.diff(below.log()) / math.log(2)
-    assert slope.mean().item() == pytest.approx(kappa, abs=0.12)
-
-
-@pytest.mark.parametrize("kappa", synthetic.KAPPAS)
-def test_labels_follow_eta(kappa):
-    sample = synthetic.sphere(100_000, 2, _generator(5), dim=3, kappa=kappa, dtype=torch.float64)
-    bins = [(sample.eta >= low) & (sample.eta < low + 0.1) for low in np.arange(0.05, 0.95, 0.1)]
-    filled = [inside for inside in bins if inside.sum() > 1000]
-    assert len(filled) >= 5
-    for inside in filled:
-        gap = (sample.y[inside].double() - sample.eta[inside]).mean().abs()
-        assert gap < 4 * 0.5 / math.sqrt(int(inside.sum()))
-    torch.testing.assert_close(sample.eta, synthetic.sphere_eta(sample.x, kappa))
-
-
-@pytest.mark.parametrize("kappa", synthetic.KAPPAS)
-def test_eta_lies_in_the_rkhs_of_the_kernel_on_the_circle(kappa):
-    angle = torch.arange(2**14, dtype=torch.float64) * (2 * math.pi / 2**14)
-    f = 2 * synthetic.sphere_eta(torch.stack([angle.cos(), angle.sin()], 1), kappa) - 1
-    coefficients = torch.fft.rfft(f)[:4001].abs() / 2**14
-    assert coefficients[3::2].max() < 1e-14  # odd degrees from three on have eigenvalue zero
-    k = torch.arange(2, 4001, 2, dtype=torch.float64)
-    eigenvalues = (k**2 + 1) / (math.pi**2 * (k**2 - 1) ** 2)
-    norm = torch.cumsum(coefficients[2::2] ** 2 / eigenvalues, 0)
-    assert norm[-1] / norm[250] == pytest.approx(1, abs=0.01)  # |f|^2 in the RKHS converges
-    rough = torch.sign(f) * torch.cos(2 * angle).abs() ** 0.3  # below the power that lies in it, the sum goes on growing
-    diverging = torch.cumsum((torch.fft.rfft(rough)[2:4001:2].abs() / 2**14) ** 2 / eigenvalues, 0)
-    assert diverging[-1] / diverging[250] > 1.2
-
-
-# caps
-
-
-@pytest.mark.parametrize(("dim", "gamma"), [(2, 0.3), (3, 0.05), (5, 0.4)])
-def test_caps_have_their_margin(dim, gamma):
-    x, y, eta = synthetic.caps(3000, 2, _generator(6), dim=dim, gamma=gamma, dtype=torch.float64)
-    torch.testing.assert_close(torch.linalg.vector_norm(x, dim=-1), torch.ones(2, 3000, dtype=torch.float64))
-    assert torch.equal(eta, y.double())
-    assert torch.equal(y == 1, x[..., 0] > 0)
-    gaps = torch.stack(
-        [torch.cdist(points[labels == 0], points[labels == 1]).min() for points, labels in zip(x, y, strict=True)]
-    )
-    assert (gaps >= 2 * gamma).all()
-    assert 2 * x[..., 0].abs().min() < 2 * gamma + 0.01  # and no more than that
-    assert y.double().mean().item() == pytest.approx(0.5, abs=0.03)
-    uniform = stats.beta(0.5, (dim - 1) / 2)  # of x_1^2, uniform on the sphere
-    low = uniform.cdf(gamma**2)
-    assert _agrees(x[..., 0].numpy() ** 2, lambda s: (uniform.cdf(s) - low) / (1 - low))
-
-
 def test_options_that_make_no_sense():
     generator = _generator()
     with pytest.raises(ValueError, match="Unknown reading 'sin'. Available: affine"):
         synthetic.sine(5, 1, generator, reading="sin")
-    with pytest.raises(ValueError, match="Unknown kappa 3"):
-        synthetic.sphere(5, 1, generator, dim=3, kappa=3)
-    with pytest.raises(ValueError, match="expected dim of 2 to 4"):
-        synthetic.sphere(5, 1, generator, dim=5, kappa=0.5)
-    with pytest.raises(ValueError, match="expected dim of 2 or more"):
-        synthetic.sphere(5, 1, generator, dim=1, kappa=1)
-    with pytest.raises(ValueError, match="gamma in"):
-        synthetic.caps(5, 1, generator, dim=3, gamma=1.0)
-    with pytest.raises(ValueError, match="take a smaller gamma"):
-        synthetic.caps(5, 1, generator, dim=50, gamma=0.9)
     with pytest.raises(ValueError, match="expected replications >= 1"):
         synthetic.spirals(5, 0, generator)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from squareloss.lab.data.replications import Split, sine_split, spirals_split
+from squareloss.lab.data.replications import Splits, sine_split, spirals_split
 from squareloss.lab.data.synthetic import Sample, sine_eta
 from squareloss.lab.report import fields, gather, write
 from squareloss.lab.report.views import _replicated as shared
@@ -61,10 +61,10 @@ def test_sparse_error_counts_the_far_tenth_only():
     train = Sample(at(-1.0, 5.0), torch.tensor([[1, 0]]), torch.zeros(1, 2))
     # class 1 has its only training point on the wrong side; eighteen test points lie there, two far off on the right side
     test = Sample(at(*[-1.0] * 18, 3.0, 3.0), ones(20), torch.ones(1, 20))
-    networks = half_plane(job, Split(train, test, test))
+    networks = half_plane(job, Splits(train, test, test))
     assert networks.error(test) == pytest.approx([0.9])
     assert spirals.sparse_error(networks) == [0.0]
-    assert spirals.sparse_error(half_plane(job, Split(train, test, test), scale=-1.0)) == [1.0]
+    assert spirals.sparse_error(half_plane(job, Splits(train, test, test), scale=-1.0)) == [1.0]
 
 
 def test_unrest():

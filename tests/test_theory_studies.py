@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from squareloss.lab import report
 from squareloss.lab.report.views import _rates, noise_injection, view
@@ -110,6 +111,34 @@ def test_samples_follow_the_target():
     assert target.share(x).abs().mean().item() == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.parametrize(("d", "kappa"), [(2, 0.5), (5, 0.5), (2, 1), (6, 1), (2, 2), (3, 2), (6, 2)])
+def test_points_have_the_density_of_the_target(d, kappa):
+    target = Target.of_exponent(d, kappa)
+    x = target.points(40_000, generator(3))
+    # x_1 = cos(angle), which takes the singularity at +-1 out of the circle's density
+    angle = np.linspace(0, np.pi, 20_001)
+    mass = np.sin(angle[1:-1]) ** (d - 2) * np.abs(np.cos(angle[1:-1]) ** 2 - 1 / d) ** target.vanish
+    cdf = np.concatenate([[0], np.cumsum(mass), [mass.sum()]]) / mass.sum()
+    assert stats.kstest(np.arccos(x[:, 0].numpy()), lambda a: np.interp(a, angle, cdf)).pvalue > 1e-3
+    others = x[:, 1:] / torch.linalg.vector_norm(x[:, 1:], dim=1, keepdim=True)
+    assert others.mean(0).abs().max() < 0.03  # and the rest is uniform on its own sphere
+
+
+@pytest.mark.parametrize("kappa", [0.5, 1, 2])
+def test_targets_lie_in_the_rkhs_of_the_kernel_on_the_circle(kappa):
+    angle = torch.arange(2**14, dtype=torch.float64) * (2 * math.pi / 2**14)
+    f = Target.of_exponent(2, kappa).margin(circle_points(angle))
+    coefficients = torch.fft.rfft(f)[:4001].abs() / 2**14
+    assert coefficients[3::2].max() < 1e-14  # odd degrees from three on have eigenvalue zero
+    k = torch.arange(2, 4001, 2, dtype=torch.float64)
+    eigenvalues = (k**2 + 1) / (math.pi**2 * (k**2 - 1) ** 2)
+    norm = torch.cumsum(coefficients[2::2] ** 2 / eigenvalues, 0)
+    assert norm[-1] / norm[250] == pytest.approx(1, abs=0.01)  # |f|^2 in the RKHS converges
+    rough = torch.sign(f) * torch.cos(2 * angle).abs() ** 0.3  # below the power that lies in it, the sum goes on growing
+    diverging = torch.cumsum((torch.fft.rfft(rough)[2:4001:2].abs() / 2**14) ** 2 / eigenvalues, 0)
+    assert diverging[-1] / diverging[250] > 1.2
+
+
 def test_batched_ridge_is_ridge_one_by_one():
     x, y = Target(3).sample(3, 20, generator())
     test = uniform(7, 3, generator(2))
@@ -178,6 +207,8 @@ def test_arcs_and_caps_hold_their_points():
     caps = Caps(1.2)
     x, y = caps.sample(1, 4000, generator())
     assert (x[..., 0].abs() >= math.cos(1.2) - 1e-12).all() and (x[..., 0].sign() == y).all()
+    uniform_by_area = stats.uniform(math.cos(1.2), 1 - math.cos(1.2))  # of |x_1|, as Archimedes found
+    assert stats.kstest(x[0, :, 0].abs().numpy(), uniform_by_area.cdf).pvalue > 1e-3
     points, label = caps.grid()
     assert (points[:, 0].abs() >= math.cos(1.2) - 1e-12).all() and (points[:, 0].sign() == label).all()
 

@@ -52,8 +52,7 @@ def main() -> None:
 
 def by_mu(axes: Any, cells: Cells, key: str, label: str, *, log: bool = False, all_mu: bool = True) -> None:
     """Means and one standard deviation against mu; the axis may leave out what the largest mu does."""
-    losses = [loss for loss in NAMES if cells.mus(loss)]
-    mus = sorted({mu for loss in losses for mu in cells.mus(loss)})
+    losses, mus = cells.losses(), cells.mus()
     ends: list[float] = []
     for place, loss in enumerate(losses):
         values = [cells.values(loss, mu, key) for mu in mus]
@@ -160,7 +159,7 @@ def sine_surfaces(cells: Cells) -> Figure:
     reading = cells.records("SL", cells.best("SL") or 0.0)[0].spec["reading"]
     truth = sine_eta(torch.tensor(np.stack([x, y], axis=-1)), reading).numpy()
     panels = {"the true $\\eta$": truth}
-    panels |= {told(side): fields.unpack(str(text), sine.COARSE) for side, text in sine.stored(cells, "surface").items()}
+    panels |= {told(side): fields.unpack(text, sine.COARSE) for side, text in sine.stored(cells, "surface").items()}
     count = 1 + len(panels)
     figure = Figure(figsize=(2.6 * count, 2.7), layout="constrained")
     solid = figure.add_subplot(1, count, 1, projection="3d")
@@ -222,7 +221,7 @@ def sine_errors(cells: Cells) -> Figure:
     width = 2 * sine.WIDEST / sine.BINS
     at = -sine.WIDEST + width * (np.arange(sine.BINS) + 0.5)
     for (side, counts), (colour, _, line) in zip(sine.stored(cells, "histogram").items(), SIDES, strict=False):
-        density = np.array(counts, dtype=float) / (sum(map(int, counts)) * width)
+        density = np.array(counts, dtype=float) / (sum(counts) * width)
         right.bar(at, density, width, color=colour, alpha=0.25)
         right.plot(at, sine.smoothed(density, at), color=colour, linestyle=line, label=told(side))
     right.set(xlim=(-0.25, 0.25), xlabel="$\\hat p - \\eta$ at the test points of one instance", ylabel="density")
@@ -232,7 +231,7 @@ def sine_errors(cells: Cells) -> Figure:
 
 def sine_where(cells: Cells) -> Figure:
     """Where each loss errs."""
-    found = {side: fields.unpack(str(text), sine.COARSE) for side, text in sine.stored(cells, "error").items()}
+    found = {side: fields.unpack(text, sine.COARSE) for side, text in sine.stored(cells, "error").items()}
     top = max(float(np.quantile(field, 0.99)) for field in found.values())
     count = len(found)
     figure = Figure(figsize=(2.8 * (count + 1), 2.7), layout="constrained")

@@ -76,7 +76,8 @@ def attack(
         )  # fmt: skip
         if out is not None:
             facts = {"classifier": directory.resolve().name, "data": data.name, "points": len(y)}
-            _write(out, table, {**facts, "torch": torch.__version__, "seed": seed, "split_seed": split_seed})
+            facts |= {"torch": torch.__version__, "seed": seed, "split_seed": split_seed}
+            write_atomically(out, json.dumps({**facts, **table.to_dict()}, indent=1).encode() + b"\n")
     if kept is not None:
         _remove(kept, table)
     return table
@@ -88,10 +89,6 @@ def _check_options(points: int | None, size: int | None, out: Path | None) -> No
             raise ValueError(f"expected --{option} to be 1 or more, got {value}")
     if out is not None and out.is_dir():
         raise ValueError(f"expected --out to be a file, got the folder {out}; pass {out / 'attack.json'}")
-
-
-def _write(out: Path, table: AttackTable, facts: dict[str, Any]) -> None:
-    write_atomically(out, json.dumps({**facts, **table.to_dict()}, indent=1).encode() + b"\n")
 
 
 def _images(source: str, **options: Any) -> Dataset:

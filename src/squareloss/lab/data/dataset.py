@@ -160,6 +160,11 @@ def take(split: Split, rows: Tensor) -> Split:
     return split if rows.shape[0] == split.n else Split(split.x[rows], split.y[rows])
 
 
+def drawn(total: int, count: int) -> Tensor:
+    """Row numbers, ascending, of `count` of `total` samples, or of all if there are fewer; the same draw every time."""
+    return torch.randperm(total, generator=torch.Generator().manual_seed(0))[:count].sort().values
+
+
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation, float32: of bytes (n, C, H, W) per channel, as 0..1; of floats (n, D) per column."""
     if x.shape[0] == 0:

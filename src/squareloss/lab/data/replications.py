@@ -14,7 +14,7 @@ import torch
 from squareloss.lab.data.synthetic import Sample, sine, spirals
 
 
-class Split(NamedTuple):
+class Splits(NamedTuple):
     """Samples of R replications: training, validation and test."""
 
     train: Sample
@@ -22,14 +22,14 @@ class Split(NamedTuple):
     test: Sample
 
 
-def spirals_split(numbers: Sequence[int], n: int, held_out: int, seed: int = 0) -> Split:
+def spirals_split(numbers: Sequence[int], n: int, held_out: int, seed: int = 0) -> Splits:
     """Replications of the spirals by their numbers: n training points, and so many for validation and for testing each."""
-    return _joined([Split(*(spirals(m // 2, 1, g) for m, g in _drawn(r, n, held_out, seed))) for r in numbers])
+    return _joined([Splits(*(spirals(m // 2, 1, g) for m, g in _drawn(r, n, held_out, seed))) for r in numbers])
 
 
-def sine_split(numbers: Sequence[int], n: int, held_out: int, reading: str, seed: int = 0) -> Split:
+def sine_split(numbers: Sequence[int], n: int, held_out: int, reading: str, seed: int = 0) -> Splits:
     """Replications of the sine by their numbers; see `synthetic.sine_eta` for the reading."""
-    return _joined([Split(*(sine(m, 1, g, reading=reading) for m, g in _drawn(r, n, held_out, seed))) for r in numbers])
+    return _joined([Splits(*(sine(m, 1, g, reading=reading) for m, g in _drawn(r, n, held_out, seed))) for r in numbers])
 
 
 def network_seed(number: int, seed: int = 0) -> int:
@@ -43,8 +43,8 @@ def _drawn(number: int, n: int, held_out: int, seed: int) -> list[tuple[int, tor
     return [(m, torch.Generator().manual_seed(base + i + 1)) for i, m in enumerate((n, held_out, held_out))]
 
 
-def _joined(splits: Sequence[Split]) -> Split:
+def _joined(splits: Sequence[Splits]) -> Splits:
     def join(samples: Sequence[Sample]) -> Sample:
         return Sample(*(torch.cat(same) for same in zip(*samples, strict=True)))
 
-    return Split(*(join(same) for same in zip(*splits, strict=True)))
+    return Splits(*(join(same) for same in zip(*splits, strict=True)))

@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 
 from squareloss.lab.report import tables
 from squareloss.lab.report.header import Header
-from squareloss.lab.report.rows import columns_of
+from squareloss.lab.report.rows import columns_of, one_per_cell
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.words import named
 from squareloss.lab.report.write import StudyReport
@@ -69,7 +69,7 @@ def _say(text: str, console: Console, style: str = "") -> None:
 def _results(report: StudyReport) -> list[Table]:
     """The results; where networks are read in several ways, what is the network's own apart, so that it fits a terminal."""
     rows, columns = report.rows, columns_of(report.rows, report.header)
-    networks = [row for i, row in enumerate(rows) if row.cell not in [other.cell for other in rows[:i]]]
+    networks = one_per_cell(rows)
     if len(networks) == len(rows):
         return [tables.results(rows, report.header)]
     networks = [replace(row, name=row.cell) for row in networks]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -47,15 +46,11 @@ def unpack_lines(text: str, reach: float) -> list[list[tuple[float, float]]]:
 
 def png(colours: npt.NDArray[np.uint8]) -> str:
     """Colours (rows, columns, 3), the first row on top, as a PNG in a data address."""
-    rows, columns, _ = colours.shape
+    from PIL import Image
 
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    lines = b"".join(b"\0" + row.tobytes() for row in np.ascontiguousarray(colours))
-    head = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
-    file = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines, 9)) + chunk(b"IEND", b"")
-    return "data:image/png;base64," + base64.b64encode(file).decode()
+    file = io.BytesIO()
+    Image.fromarray(colours).save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 # dark blue over teal to yellow: it keeps its order without colour vision

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from squareloss.lab.report.rows import Row
+from squareloss.lab.report.rows import Row, one_per_cell
 from squareloss.lab.report.svg import Plot
 from squareloss.lab.runs.store import Record
 
-WORST = "worst case"
+WORST = "worst case"  # over PGD with every loss and the adaptive suite
 FEW = 10  # predictions: the accuracy of a bin with fewer says little
 
 
@@ -38,8 +38,8 @@ class Figure:
 
 def figures(rows: Sequence[Row], records: Sequence[Record] = ()) -> list[Figure]:
     """All that the results have something for."""
-    cells = [row for i, row in enumerate(rows) if row.cell not in [other.cell for other in rows[:i]]]
-    colours = {cell: i for i, cell in enumerate(dict.fromkeys(row.cell for row in rows))}
+    cells = one_per_cell(rows)
+    colours = {row.cell: i for i, row in enumerate(cells)}
     found = [_reliability(rows), _robustness(cells, colours), _distances(cells, colours), _noise(cells, colours)]
     found += [_curves(cells, colours), _pictures(records)]
     return [figure for figure in found if figure.panels]

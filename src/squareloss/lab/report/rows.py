@@ -11,7 +11,7 @@ from squareloss.lab.report.header import Column, Header
 from squareloss.lab.report.statistics import Difference, Summary, bootstrapped, paired, summarise
 from squareloss.lab.runs.store import Record
 
-REPLICATES = "replicates.safetensors"
+REPLICATES = "replicates.safetensors"  # artefact of bootstrap replicates, for intervals when there is only one seed
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,14 @@ class Row:
     def parts(self, key: str) -> list[Mapping[str, Any]]:
         """What each seed has for figures under `key`."""
         return [metrics[key] for metrics in self.metrics.values() if isinstance(metrics.get(key), Mapping)]
+
+
+def one_per_cell(rows: Sequence[Row]) -> list[Row]:
+    """The first row of each cell."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        found.setdefault(row.cell, row)
+    return list(found.values())
 
 
 def asked_for(records: Sequence[Record], header: Header) -> list[Record]:

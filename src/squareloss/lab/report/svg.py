@@ -127,11 +127,11 @@ class Plot:
         for value, text in round_y if self.y_ticks is None else self.y_ticks:
             height = self.at(self.x[0], value)[1]
             found.append(f'<line class="grid" x1="{left}" y1="{height}" x2="{right}" y2="{height}"/>')
-            found.append(f'<text class="tick" x="{left - 6}" y="{height + 4}" text-anchor="end">{escape(text)}</text>')
+            found.append(f'<text x="{left - 6}" y="{height + 4}" text-anchor="end">{escape(text)}</text>')
         for value, text in [(v, f"{v:g}") for v in ticks(*self.x)] if self.x_ticks is None else self.x_ticks:
             across = self.at(value, self.y[0])[0]
             found.append(f'<line class="grid" x1="{across}" y1="{bottom}" x2="{across}" y2="{bottom + 4}"/>')
-            found.append(f'<text class="tick" x="{across}" y="{bottom + 16}" text-anchor="middle">{escape(text)}</text>')
+            found.append(f'<text x="{across}" y="{bottom + 16}" text-anchor="middle">{escape(text)}</text>')
         found.append(f'<line class="axis" x1="{left}" y1="{bottom}" x2="{right}" y2="{bottom}"/>')
         middle = (top + bottom) / 2
         found.append(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from squareloss.lab.report.header import Column, Header
-from squareloss.lab.report.rows import Row, columns_of
+from squareloss.lab.report.rows import Row, columns_of, one_per_cell
 from squareloss.lab.report.words import BETTER, WORSE, against_paper, judge, like_with_like, verdicts
 from squareloss.lab.runs.store import Record
 
@@ -133,7 +133,7 @@ def claims(rows: Sequence[Row], header: Header) -> Table:
 def rates(rows: Sequence[Row]) -> Table:
     """The learning rates that were tried: validation accuracy of each, and how often it was chosen."""
     tried: dict[tuple[str, float], list[tuple[float | None, bool]]] = defaultdict(list)
-    for row in {row.cell: row for row in reversed(rows)}.values():
+    for row in one_per_cell(rows):
         for metrics in row.metrics.values():
             for entry in metrics.get("grid", []):
                 tried[row.cell, entry["lr"]].append((entry["accuracy"], entry["lr"] == metrics.get("lr")))

@@ -107,11 +107,9 @@ def _teller(row: Row, rows: Sequence[Row]) -> Row:
 
 
 def summary(rows: Sequence[Row], header: Header) -> list[str]:
-    """Some sentences: each row against the baseline, like with like, and what must be said with it."""
-    found = verdicts(rows, header)
-    fair = like_with_like(rows, header)
+    """Some sentences: each row against the baseline, then like with like."""
     pairs: dict[tuple[str, str], list[Verdict]] = {}
-    for verdict in [*found, *fair]:
+    for verdict in [*verdicts(rows, header), *like_with_like(rows, header)]:
         pairs.setdefault((verdict.row.name, verdict.other.name), []).append(verdict)
     return [_pair(name, other, mine) for (name, other), mine in pairs.items()]
 

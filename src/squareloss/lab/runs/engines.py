@@ -242,9 +242,8 @@ def _serve(pipe: Connection, work: bytes, number: int, device: str | None) -> No
     """What a worker process does: tasks, until the pipe closes."""
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # Ctrl-C in a terminal goes to the parent alone, which tells its workers once
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # by this; a parent in the background ignores it, and they would too
+    # by SIGINT, which a parent in the background ignores, and so would they
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
     def send(kind: str, value: Any) -> None:

@@ -56,9 +56,8 @@ def commit() -> str | None:
     """The git commit of this package's own source, with "-dirty" if files differ from it; None if it is no checkout."""
     here = Path(__file__).resolve()
     try:
-        _git(
-            here.parent, "ls-files", "--error-unmatch", here.name
-        )  # a package installed inside some other checkout is not in it
+        # raises for a package that is installed inside some other checkout, but not in it
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
         return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None

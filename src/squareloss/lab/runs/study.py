@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from squareloss.lab.names import choose
+
 SCALES = ("smoke", "laptop", "paper")
 STATUSES = ("done", "diverged")
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
@@ -156,8 +158,7 @@ class Study(Protocol):
 
 def expand(study: Study, scale: str, seeds: Sequence[int]) -> list[Job]:
     """Every cell with every seed, cell by cell; raises if two have the same name, the same spec or the same seed."""
-    if scale not in SCALES:
-        raise ValueError(f"Unknown scale {scale!r}. Available: {', '.join(SCALES)}")
+    choose("scale", scale, SCALES)
     if len(set(seeds)) < len(seeds) or not all(isinstance(seed, int) and seed >= 0 for seed in seeds):
         raise ValueError(f"expected seeds that differ and are integers from 0, got {list(seeds)}")
     cells = study.cells(scale)

@@ -25,6 +25,7 @@ import torch
 from squareloss.classifier import Standardize
 from squareloss.lab.data import NAMES, Dataset
 from squareloss.lab.report import header
+from squareloss.lab.report.rows import REPLICATES
 from squareloss.lab.runs import Cell, Context, Job, Result, Store
 from squareloss.lab.studies.ingredients import LOSSES, Source, build
 from squareloss.lab.studies.measure import measure, validation_score
@@ -33,7 +34,6 @@ from squareloss.lab.training.loop import Diverged, Epoch, Run, outputs_of
 from squareloss.lab.training.recipes import Recipe
 
 SIDE_BY_SIDE = 8  # runs that share a GPU
-REPLICATES = "replicates.safetensors"  # bootstrap replicates, for intervals when there is only one seed
 
 
 @dataclass
@@ -102,11 +102,10 @@ class Compare:
 
     def _runs(self, job: Job, data: Dataset, context: Context) -> list[Run]:
         """One run per learning rate, from the same initial weights."""
-        done = [0]
+        done = itertools.count(1)
 
         def on_epoch(row: Epoch) -> None:
-            done[0] += 1
-            context.report(job, done[0], 2 * self._epochs, loss=row.loss, accuracy=row.train_accuracy)
+            context.report(job, next(done), 2 * self._epochs, loss=row.loss, accuracy=row.train_accuracy)
 
         return [
             Run(

@@ -46,7 +46,11 @@ SMALL = Recipe(
 ALL_RECIPES = {"small": SMALL, **RECIPES}
 
 _CALLED = "a network of your own is made by function(shape, outputs); it takes (N, *shape) and gives (N, outputs)"
-_LARGE = 24  # pixels: larger images get networks and radii for photographs, smaller ones those for digits
+
+
+def _photographs(data: Dataset) -> bool:
+    """Images of 24 pixels and more, which get networks, noise and radii for photographs; smaller ones get those for digits."""
+    return data.kind == "image" and min(data.shape[1:]) >= 24
 
 
 @dataclass(frozen=True)
@@ -137,9 +141,8 @@ def network_spec(model: str, data: Dataset, *, quick: bool = False, cuda: bool =
         return {"name": model, "source": _source_of(model)}
     choose("model", model, MODELS, "package.module:function, called with (shape, outputs), for a network of your own")
     if model == "auto":
-        large = data.kind == "image" and min(data.shape[1:]) >= _LARGE
         tiny = data.kind == "table" or min(data.shape[1:]) < 8
-        model = "mlp" if tiny else "resnet18" if large and cuda and not quick else "resnet8"
+        model = "mlp" if tiny else "resnet18" if _photographs(data) and cuda and not quick else "resnet8"
     if model == "mlp":
         return {"name": "mlp", "inputs": flat, "hidden": [64, 64] if quick else [256, 256], "outputs": outputs}
     if data.kind == "table":
@@ -229,10 +232,10 @@ def fit_recipe(
     batch_size: int | None = None,
     augment: bool | None = None,
     cuda: bool = False,
-) -> tuple[str, Recipe]:
-    """The recipe for the data, and its name: "fast" for many photographs, "small" else, unless one is asked for."""
-    photographs = data.kind == "image" and min(data.shape[1:]) >= _LARGE
-    name = choose("recipe", name or ("fast" if photographs and data.train.n >= 20_000 else "small"), ALL_RECIPES)
+) -> Recipe:
+    """The recipe for the data: "fast" for many photographs, "small" else, unless one is asked for."""
+    many = _photographs(data) and data.train.n >= 20_000
+    name = choose("recipe", name or ("fast" if many else "small"), ALL_RECIPES)
     recipe = ALL_RECIPES[name]
     if name == "small" and data.kind == "table":
         recipe = replace(recipe, lr=0.03)  # no batch norm there: larger ones overfit or diverge
@@ -245,7 +248,7 @@ def fit_recipe(
         raise ValueError(f"{data.name}: expected 8 training samples or more, got {data.train.n}; compare needs more data")
     if size > data.train.n:
         raise ValueError(f"expected a batch size of at most {data.train.n}, the training samples, got {size}")
-    return name, replace(
+    return replace(
         recipe,
         epochs=epochs or recipe.epochs,
         warmup=min(recipe.warmup, (epochs or recipe.epochs) / 5),
@@ -263,14 +266,13 @@ def learning_rates(recipe: Recipe, quick: bool) -> list[float]:
 
 def noise_levels(data: Dataset) -> list[float]:
     """Standard deviations in standardised space at which accuracies differ: the paper's for photographs, larger ones else."""
-    large = data.kind == "image" and min(data.shape[1:]) >= _LARGE
-    return [0.1, 0.2, 0.3, 0.4] if large else [0.25, 0.5, 0.75, 1.0]
+    return [0.1, 0.2, 0.3, 0.4] if _photographs(data) else [0.25, 0.5, 0.75, 1.0]
 
 
 def radii(data: Dataset, quick: bool) -> list[float]:
     """l_inf radii at which standard networks differ; none for tables."""
     if data.kind == "table":
         return []
-    if min(data.shape[1:]) >= _LARGE:
+    if _photographs(data):
         return [0.5 / 255, 1 / 255, 2 / 255]
     return [0.05, 0.1] if quick else [0.025, 0.05, 0.1]

@@ -16,12 +16,13 @@ from squareloss.calibrators import Asinh, Temperature
 from squareloss.classifier import Classifier, Standardize
 from squareloss.codings import Coding
 from squareloss.lab.data import Dataset
+from squareloss.lab.data.dataset import drawn
+from squareloss.lab.report.figures import WORST
 from squareloss.lab.studies.distances import distances
 from squareloss.lab.training.loop import outputs_of
 from squareloss.losses import Loss
 
 REPLICATES = 200  # bootstrap replicates kept with each result, for intervals when there is only one seed
-WORST = "worst case"  # over PGD with every loss and the adaptive suite
 QUANTILES = 41  # points of the distribution of distances kept for the figure
 Json = dict[str, Any]
 
@@ -97,7 +98,7 @@ def measure(
         "noise": {"std": list(noise), "accuracy": curve.mean(1).tolist()},
         "replicates": _replicates(points, seed),
     }
-    chosen = _subset(len(labels), attacked)
+    chosen = drawn(len(labels), attacked)
     if data.kind == "table":
         return _merged(found, _distances(network, loss, preprocess, data, chosen, seed))
     return _merged(found, _attacks(network, loss, preprocess, data, chosen, eps, steps, seed, progress))
@@ -110,17 +111,22 @@ def _merged(found: Json, more: Json) -> Json:
 def _reading(probabilities: Tensor, labels: Tensor, seed: int) -> Json:
     """ECE, Brier score and the bins of a reliability diagram, of one way to read probabilities."""
     evaluation = metrics.evaluate(probabilities, labels, bootstrap=REPLICATES, seed=seed)
-    table = metrics.reliability(probabilities, labels)
     return {
         "ece": float(evaluation["ece"]),
         "ece_noise": float(evaluation["ece"].details["noise"]),
         "brier": float(evaluation["brier"]),
-        "reliability": {
-            "count": [int(n) for n in table.count.tolist()],
-            "confidence": _short(table.confidence),
-            "accuracy": _short(table.accuracy),
-        },
+        "reliability": bins(probabilities, labels),
         "replicates": {name: _short(evaluation.replicates[name]) for name in ("ece", "brier")},
+    }
+
+
+def bins(probabilities: Tensor, labels: Tensor) -> Json:
+    """What a reliability diagram needs."""
+    table = metrics.reliability(probabilities, labels)
+    return {
+        "count": [int(n) for n in table.count.tolist()],
+        "confidence": _short(table.confidence),
+        "accuracy": _short(table.accuracy),
     }
 
 
@@ -215,12 +221,6 @@ def varying(data: Dataset) -> Tensor:
 
 def _floats(x: Tensor) -> Tensor:
     return x.float() / 255 if x.dtype == torch.uint8 else x
-
-
-def _subset(total: int, wanted: int) -> Tensor:
-    """Which test points are attacked: all, or a draw that is the same for every loss."""
-    order = torch.randperm(total, generator=torch.Generator().manual_seed(0))
-    return order[:wanted].sort().values
 
 
 def _replicates(points: dict[str, Tensor], seed: int, statistic: Callable[[Tensor], Tensor] = torch.mean) -> Json:

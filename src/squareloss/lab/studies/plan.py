@@ -78,7 +78,7 @@ def plan(
     if eps and (sample.kind == "table" or max(eps) > 1):
         got = f"those of the table {sample.name!r}, whose margin needs none" if sample.kind == "table" else f"{max(eps):g}"
         raise ValueError(f"expected --eps for images in [0, 1], such as 2/255, got {got}")
-    _, settled = fit_recipe(recipe, sample, quick=quick, epochs=epochs, batch_size=batch_size, augment=augment, cuda=cuda)
+    settled = fit_recipe(recipe, sample, quick=quick, epochs=epochs, batch_size=batch_size, augment=augment, cuda=cuda)
     study = Compare(
         source=source,
         content=source.fingerprint(),
@@ -171,7 +171,7 @@ def _facts(study: Compare, data: Dataset, seeds: range, redrawn: bool) -> list[t
 
 def _cut(study: Compare, data: Dataset, seeds: range, model: str, recipe: str | None, cuda: bool) -> list[str]:
     """What `quick` made less than it would be, one phrase each."""
-    _, full = fit_recipe(recipe, data, cuda=cuda)
+    full = fit_recipe(recipe, data, cuda=cuda)
     pairs = [
         ("seeds", len(seeds), SEEDS),
         ("epochs", study.recipe.epochs, full.epochs),

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from squareloss.lab.data.replications import Split, network_seed
+from squareloss.lab.data.replications import Splits, network_seed
 from squareloss.lab.data.synthetic import Sample
 from squareloss.lab.runs import Context, Job, Result
 from squareloss.lab.studies.one_output import LOSSES, blended
@@ -27,7 +27,7 @@ MOST = 10**9  # networks x points x width that train together on a GPU: 240 of t
 WORTH = 8 * 10**11  # networks x points x width x steps from which compiling a step takes less time than it saves
 _EVALUATED = 2 * 10**8  # networks x points x width that are evaluated at once
 
-Draw = Callable[[Job], Split]
+Draw = Callable[[Job], Splits]
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Trained:
 
     job: Job
     parameters: list[Tensor]
-    data: Split
+    data: Splits
     steps: list[int] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
     errors: list[Tensor] = field(default_factory=list)
@@ -81,9 +81,7 @@ class Trained:
         return rounded(((f > 0) != (sample.y > 0)).float().mean(-1))
 
 
-def trained(
-    jobs: Sequence[Job], context: Context, draw: Draw, *, products: str, every: int = 0
-) -> Iterator[Trained]:  # fmt: skip
+def trained(jobs: Sequence[Job], context: Context, draw: Draw, *, products: str, every: int = 0) -> Iterator[Trained]:
     """Train the networks of jobs of equal shape; each job's in turn, ready to be measured.
 
     Arguments:
@@ -165,13 +163,13 @@ def _together(jobs: Sequence[Job], context: Context, draw: Draw, products: str, 
         yield Trained(job, [p[mine] for p in stack.parameters], split, steps, losses, errors, seconds * len(split.train.x))
 
 
-def penalty(spec: dict[str, Any] | Any) -> float:
+def penalty(spec: Mapping[str, Any]) -> float:
     """mu of mean loss + (mu / n) |W|^2: as it is where the paper's sum of losses is meant, times n where its mean is."""
     return float(spec["mu"] * (spec["n"] if spec["penalty"] == "mean" else 1))
 
 
-def _on(split: Split, device: str) -> Split:
-    return Split(*(Sample(*(tensor.to(device) for tensor in sample)) for sample in split))
+def _on(split: Splits, device: str) -> Splits:
+    return Splits(*(Sample(*(tensor.to(device) for tensor in sample)) for sample in split))
 
 
 def rounded(values: Tensor | Sequence[float], digits: int = 4) -> list[float]:

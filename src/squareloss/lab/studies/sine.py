@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from squareloss._checks import positive
-from squareloss.lab.data.replications import Split, sine_split
+from squareloss.lab.data.replications import Splits, sine_split
 from squareloss.lab.data.synthetic import READINGS, sine_eta
 from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack
@@ -73,21 +73,15 @@ class Sine:
     name: str = "sine"
     summary: str = "classes that overlap: calibration error of square loss and cross-entropy against the true probability"
     cost: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "smoke": "seconds",
-            "laptop": "10 minutes on 2 cores",
-            "paper": "4 minutes on an H200",
-        }
+        default_factory=lambda: {"smoke": "seconds", "laptop": "10 minutes on 2 cores", "paper": "4 minutes on an H200"}
     )
-    seeds: Mapping[str, int] = field(default_factory=lambda: {"smoke": 1, "laptop": 1, "paper": 1})
-    options: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "reading": f"of eta = sin(sqrt2 pi |x|), which turns negative: {', '.join(READINGS)}",
-            "penalty": "sum or mean: mu |W|^2 beside the sum of the losses (the paper's text), or beside their mean",
-            "lr": "RMSProp's learning rate; 0.001, or torch's default 0.01",
-            "products": "of training on a GPU: bfloat16, tf32 or float32; it does not matter on a CPU",
-        }
-    )
+    seeds: ClassVar[Mapping[str, int]] = {"smoke": 1, "laptop": 1, "paper": 1}  # replications are inside a cell
+    options: ClassVar[Mapping[str, str]] = {
+        "reading": f"of eta = sin(sqrt2 pi |x|), which turns negative: {', '.join(READINGS)}",
+        "penalty": "sum or mean: mu |W|^2 beside the sum of the losses (the paper's text), or beside their mean",
+        "lr": "RMSProp's learning rate; 0.001, or torch's default 0.01",
+        "products": "of training on a GPU: bfloat16, tf32 or float32; it does not matter on a CPU",
+    }
 
     def __post_init__(self) -> None:
         choose("reading", self.reading, READINGS)
@@ -127,7 +121,7 @@ class Sine:
             yield networks.result(measured)
 
 
-def data_of(job: Job) -> Split:
+def data_of(job: Job) -> Splits:
     """The data of a job's replications."""
     spec = job.cell.spec
     return sine_split(range(spec["replications"]), spec["n"], spec["held_out"], spec["reading"], job.seed)

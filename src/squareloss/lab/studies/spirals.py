@@ -16,13 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from squareloss._checks import positive
-from squareloss.lab.data.replications import Split, spirals_split
+from squareloss.lab.data.replications import Splits, spirals_split
 from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack_lines
 from squareloss.lab.runs import Cell, Context, Job, Result
@@ -67,19 +67,13 @@ class Spirals:
     name: str = "spirals"
     summary: str = "separable classes: error, boundary and margin of square loss and cross-entropy"
     cost: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "smoke": "seconds",
-            "laptop": "6 minutes on 2 cores",
-            "paper": "82 s on an H200",
-        }
+        default_factory=lambda: {"smoke": "seconds", "laptop": "6 minutes on 2 cores", "paper": "82 s on an H200"}
     )
-    seeds: Mapping[str, int] = field(default_factory=lambda: {"smoke": 1, "laptop": 1, "paper": 1})
-    options: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "penalty": "sum or mean: mu |W|^2 beside the sum of the losses (the paper's text), or beside their mean",
-            "lr": "RMSProp's learning rate; 0.001, or torch's default 0.01",
-        }
-    )
+    seeds: ClassVar[Mapping[str, int]] = {"smoke": 1, "laptop": 1, "paper": 1}  # replications are inside a cell
+    options: ClassVar[Mapping[str, str]] = {
+        "penalty": "sum or mean: mu |W|^2 beside the sum of the losses (the paper's text), or beside their mean",
+        "lr": "RMSProp's learning rate; 0.001, or torch's default 0.01",
+    }
 
     def __post_init__(self) -> None:
         choose("penalty", self.penalty, PENALTIES)
@@ -124,7 +118,7 @@ class Spirals:
             yield networks.result(measured)
 
 
-def data_of(job: Job) -> Split:
+def data_of(job: Job) -> Splits:
     """The data of a job's replications."""
     spec = job.cell.spec
     return spirals_split(range(spec["replications"]), spec["n"], spec["held_out"], job.seed)

@@ -28,14 +28,11 @@ class FlatWeights:
         named = {name: p for name, p in network.named_parameters() if p.requires_grad}
         low = _low_precision(network) if recipe.precision == "bfloat16" else set()
         self.recipe, self.network = recipe, network
-        self.groups = [
-            group
-            for names, dtype in (
-                ([name for name, p in named.items() if p in low], torch.bfloat16),
-                ([name for name, p in named.items() if p not in low], torch.float32),
-            )
-            if (group := _Group({name: named[name] for name in names}, dtype)).parameters
-        ]
+        by_dtype = {
+            torch.bfloat16: {name: p for name, p in named.items() if p in low},
+            torch.float32: {name: p for name, p in named.items() if p not in low},
+        }
+        self.groups = [_Group(parameters, dtype) for dtype, parameters in by_dtype.items() if parameters]
         self.leaves = {name: leaf for group in self.groups for name, leaf in group.leaves.items()}
 
     def momentum(self) -> dict[nn.Parameter, Tensor]:
@@ -88,7 +85,7 @@ class _Group:
 
     def __init__(self, parameters: dict[str, nn.Parameter], dtype: torch.dtype) -> None:
         self.parameters = parameters
-        first = next(iter(parameters.values()), torch.empty(0))
+        first = next(iter(parameters.values()))
         copied = first.dtype == torch.float32 and dtype == torch.bfloat16
         kernels = _triton_sgd() if copied and first.is_cuda else None
         sizes, grain = [p.numel() for p in parameters.values()], 1 if kernels is None else kernels.GRAIN

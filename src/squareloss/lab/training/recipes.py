@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from squareloss.lab.names import choose
 
 OPTIMISERS = ("sgd", "rmsprop")
 SCHEDULES = ("step", "cosine", "linear", "constant")
@@ -55,16 +57,12 @@ class Recipe:
     augment: bool = True
     mixup: float = 0.0
     precision: str = "bfloat16"
-    adversary: Adversary | None = field(default=None)
+    adversary: Adversary | None = None
 
     def __post_init__(self) -> None:
-        for name, value, choices in (
-            ("optimiser", self.optimiser, OPTIMISERS),
-            ("schedule", self.schedule, SCHEDULES),
-            ("precision", self.precision, PRECISIONS),
-        ):
-            if value not in choices:
-                raise ValueError(f"Unknown {name} {value!r}. Available: {', '.join(choices)}")
+        choose("optimiser", self.optimiser, OPTIMISERS)
+        choose("schedule", self.schedule, SCHEDULES)
+        choose("precision", self.precision, PRECISIONS)
         for name in ("epochs", "batch_size", "lr"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"expected {name} > 0, got {getattr(self, name)}")

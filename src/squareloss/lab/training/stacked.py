@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from squareloss.lab.names import choose
 from squareloss.lab.training.recipes import OPTIMISERS
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # outputs (..., n, width) and labels (..., n) to losses (..., n)
@@ -50,8 +51,7 @@ class Optimiser:
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        if self.name not in OPTIMISERS:
-            raise ValueError(f"Unknown optimiser {self.name!r}. Available: {', '.join(OPTIMISERS)}")
+        choose("optimiser", self.name, OPTIMISERS)
 
 
 class Stack:
@@ -217,8 +217,7 @@ def train(
         products: on a GPU, "float32", "tf32" (several times as fast), or "bfloat16": twice as fast again, with hidden layers
             of 8 bits, for large n; weights, moments, inputs and outputs stay float32. On a CPU all are float32.
     """
-    if products not in PRODUCTS:
-        raise ValueError(f"Unknown products {products!r}. Available: {', '.join(PRODUCTS)}")
+    choose("products", products, PRODUCTS)
     optimiser = Optimiser() if optimiser is None else optimiser
     shapes = [tuple(getattr(values, "shape", ())) for values in (x, labels, mu)]
     if any(shape[:1] != (len(stack),) for shape in shapes):

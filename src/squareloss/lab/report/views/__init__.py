@@ -15,24 +15,13 @@ from squareloss.lab.report.header import Header
 from squareloss.lab.report.tables import Table
 from squareloss.lab.runs.store import Record
 
+_OWN = (
+    "spirals", "sine", "spectrum", "excess_risk", "separable_rate", "calibration_rate", "margin", "ntk_equivalence",
+    "odd_degrees", "noise_injection", "simplex_probability",
+)  # fmt: skip
+_OF_IMAGES = ("table1", "gaussian_noise", "reliability", "adversarial_training", "codings", "beyond_paper")
 # name of a study -> module with its `view`; a module is imported only when its study is shown
-VIEWS: dict[str, str] = {
-    "spirals": "squareloss.lab.report.views.spirals",
-    "sine": "squareloss.lab.report.views.sine",
-    "spectrum": "squareloss.lab.report.views.spectrum",
-    "excess_risk": "squareloss.lab.report.views.excess_risk",
-    "separable_rate": "squareloss.lab.report.views.separable_rate",
-    "calibration_rate": "squareloss.lab.report.views.calibration_rate",
-    "margin": "squareloss.lab.report.views.margin",
-    "ntk_equivalence": "squareloss.lab.report.views.ntk_equivalence",
-    "odd_degrees": "squareloss.lab.report.views.odd_degrees",
-    "noise_injection": "squareloss.lab.report.views.noise_injection",
-    "simplex_probability": "squareloss.lab.report.views.simplex_probability",
-    **dict.fromkeys(
-        ("table1", "gaussian_noise", "reliability", "adversarial_training", "codings", "beyond_paper"),
-        "squareloss.lab.report.views.images",
-    ),
-}
+VIEWS: dict[str, str] = {name: f"{__name__}.{name}" for name in _OWN} | dict.fromkeys(_OF_IMAGES, f"{__name__}.images")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from squareloss.lab.report.figures import Panel
 from squareloss.lab.report.statistics import Difference, paired, summarise
 from squareloss.lab.report.svg import Plot, decades
 from squareloss.lab.report.tables import Entry, Table
@@ -53,16 +54,18 @@ class Cells:
             found += value or []
         return found
 
-    def mus(self, loss: str, change: str = "") -> list[float]:
-        """The penalties there are results for."""
-        found = {mu for name, mu, other in self.found if name == loss and other == change}
+    def losses(self) -> list[str]:
+        """The losses there are results for."""
+        return [loss for loss in NAMES if self.mus(loss)]
+
+    def mus(self, loss: str | None = None, change: str = "") -> list[float]:
+        """The penalties there are results for, of one loss or of all."""
+        found = {mu for name, mu, other in self.found if loss in (None, name) and other == change}
         if change.startswith("penalty") and (loss, 0.0, "") in self.found:
             found.add(0.0)
         return sorted(found)
 
-    def best(
-        self, loss: str, change: str = "", *, above: float = -1.0, key: str = "validation_error"
-    ) -> float | None:  # fmt: skip
+    def best(self, loss: str, change: str = "", *, above: float = -1.0, key: str = "validation_error") -> float | None:
         """The mu of the least mean validation error, over the replications that all have; the larger mu if two are equal.
 
         Only mu greater than `above` count: 0 asks for a penalty. Another `key` asks for the mu of its own least mean.
@@ -146,36 +149,36 @@ Claim = Sequence[Entry]  # the claim, the paper's value, ours with the test, the
 CLAIM_COLUMNS = ["the paper", "its value", "ours", "here"]
 
 
-def lower(text: str, paper: str, a: Sequence[float], b: Sequence[float], digits: int = 4, *, margin: float = 0.0) -> Claim:
+def lower(text: str, paper: str, a: Sequence[float], b: Sequence[float], *, margin: float = 0.0) -> Claim:
     """The claim that a is lower than b, or with a margin that they are alike, tested over replications."""
-    return claim(text, paper, _against(a, b, digits), p_value(a, b), judged(difference(a, b), margin=margin))
+    return claim(text, paper, _against(a, b), p_value(a, b), judged(difference(a, b), margin=margin))
 
 
-def higher(text: str, paper: str, a: Sequence[float], b: Sequence[float], digits: int = 4) -> Claim:
+def higher(text: str, paper: str, a: Sequence[float], b: Sequence[float]) -> Claim:
     """The claim that a is higher than b."""
-    return claim(text, paper, _against(a, b, digits), p_value(a, b), judged(difference(b, a)))
+    return claim(text, paper, _against(a, b), p_value(a, b), judged(difference(b, a)))
 
 
-def _against(a: Sequence[float], b: Sequence[float], digits: int) -> str:
+def _against(a: Sequence[float], b: Sequence[float]) -> str:
     """Both means with their spread, and the paired difference with its interval."""
-    return f"{spread(a, digits)} against {spread(b, digits)}, {interval(difference(a, b), digits)}"
+    return f"{spread(a)} against {spread(b)}, {interval(difference(a, b))}"
 
 
-def interval(d: Difference | None, digits: int = 4) -> str:
+def interval(d: Difference | None) -> str:
     """A difference with its interval: "difference -0.0003 [-0.0020, +0.0014]"."""
     if d is None:
         return "no replications in common"
-    told = f"difference {d.value:+.{digits}f}"
-    return told if d.low is None else f"{told} [{d.low:+.{digits}f}, {d.high:+.{digits}f}]"
+    told = f"difference {d.value:+.4f}"
+    return told if d.low is None else f"{told} [{d.low:+.4f}, {d.high:+.4f}]"
 
 
-def steadier(text: str, paper: str, a: Sequence[float], b: Sequence[float], digits: int = 4) -> Claim:
+def steadier(text: str, paper: str, a: Sequence[float], b: Sequence[float]) -> Claim:
     """The claim that a spreads less than b."""
     mine, theirs, p = summarise(a).std, summarise(b).std, spread_p_value(a, b)
     if mine is None or theirs is None:
         return claim(text, paper, "too few replications", math.nan, OPEN)
     verdict = OPEN if not p < 0.05 else HOLDS if mine < theirs else FAILS
-    return claim(text, paper, f"standard deviations {mine:.{digits}f} against {theirs:.{digits}f}", p, verdict)
+    return claim(text, paper, f"standard deviations {mine:.4f} against {theirs:.4f}", p, verdict)
 
 
 def best_mu(text: str, paper: float, cells: Cells, loss: str) -> Claim:
@@ -219,18 +222,16 @@ def spread(values: Sequence[float], digits: int = 4) -> str:
     return f"{found.mean:.{digits}f}" + ("" if found.std is None else f" ({found.std:.{digits}f})")
 
 
-def entry(values: Sequence[float], against: Sequence[float] = (), better: str = "lower", digits: int = 4) -> Entry:
+def entry(values: Sequence[float], against: Sequence[float], better: str = "lower") -> Entry:
     """Mean (std), coloured where it differs from other values, replication by replication."""
     d = difference(values, against) if against and list(values) != list(against) else None
     sign = 0 if d is None else d.sign if better == "higher" else -d.sign
-    return Entry(spread(values, digits), summarise(values).mean, {1: "better", -1: "worse"}.get(sign, ""))
+    return Entry(spread(values), summarise(values).mean, {1: "better", -1: "worse"}.get(sign, ""))
 
 
-def by_mu(
-    cells: Cells, key: str, label: str, losses: Sequence[str], *, log: bool = False, from_zero: bool = True
-) -> Plot:  # fmt: skip
+def by_mu(cells: Cells, key: str, heading: str, label: str, *, log: bool = False, from_zero: bool = True) -> Panel:
     """Mean and standard deviation of a measure against mu, side by side for the losses."""
-    mus = sorted({mu for loss in losses for mu in cells.mus(loss)})
+    losses, mus = cells.losses(), cells.mus()
     found = {loss: [(i, summarise(cells.values(loss, mu, key))) for i, mu in enumerate(mus)] for loss in losses}
     rows = {
         loss: [(i, s.mean, s.std or 0.0) for i, s in points if s.mean is not None and math.isfinite(s.mean)]
@@ -248,7 +249,7 @@ def by_mu(
         for i, mean, std in points:
             plot.bar(i + shift, scale(mean - std), scale(mean + std), place)
         plot.line([(i + shift, scale(mean)) for i, mean, _ in points], place, NAMES[loss])
-    return plot
+    return Panel(heading, plot.svg(), [(i, NAMES[loss], False) for i, loss in enumerate(losses)])
 
 
 def _range(points: Sequence[tuple[float, float]], log: bool, from_zero: bool) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -41,8 +42,8 @@ def told(side: Side) -> str:
     return f"{NAMES[side[0]]}, mu = {side[1]:g}"
 
 
-def stored(cells: Cells, name: str) -> dict[Side, str | list[int]]:
-    """What the paper's two losses keep for a figure."""
+def stored(cells: Cells, name: str) -> dict[Side, Any]:
+    """What the paper's two losses keep for a figure: a text to unpack, or the counts of a histogram."""
     found = {}
     for side in sides(cells):
         records = cells.records(*side)
@@ -77,24 +78,19 @@ def surfaces(cells: Cells) -> Figure:
     reading = cells.records("SL", cells.best("SL") or 0.0)[0].spec["reading"]
     truth = sine_eta(torch.tensor(np.stack(lattice(), axis=-1)), reading).numpy()
     panels = [Panel("the true eta", heat(truth, "the true eta"))]
-    panels += [Panel(told(side), heat(unpack(str(text), COARSE), f"eta by {told(side)}")) for side, text in found.items()]
+    panels += [Panel(told(side), heat(unpack(text, COARSE), f"eta by {told(side)}")) for side, text in found.items()]
     caption = f"P(y = 1 | x) on the square, first replication: dark is 0, light is 1. {AT}"
     return Figure("eta and its estimates", caption, panels)
 
 
 def against_mu(cells: Cells) -> Figure:
     """Error bars of test error and calibration errors against mu."""
-    losses = [loss for loss in NAMES if cells.mus(loss)]
-    legend = [(i, NAMES[loss], False) for i, loss in enumerate(losses)]
     labels = {
         "validation_error": "Validation error",
         "linf_grid": "L_inf calibration error",
         "l1_grid": "L_1 calibration error",
     }
-    panels = [
-        Panel(label, by_mu(cells, key, label, losses, from_zero=key != "validation_error").svg(), legend)
-        for key, label in labels.items()
-    ]
+    panels = [by_mu(cells, key, label, label, from_zero=key != "validation_error") for key, label in labels.items()]
     return Figure("Against mu", "Means and one standard deviation over replications.", panels)
 
 
@@ -127,7 +123,7 @@ def pointwise(cells: Cells) -> Figure:
         return Figure("Pointwise errors", "", [])
     width = 2 * WIDEST / BINS
     middles: Array = -WIDEST + width * (np.arange(BINS, dtype=np.float64) + 0.5)
-    densities = {side: np.array(counts, dtype=float) / (sum(map(int, counts)) * width) for side, counts in found.items()}
+    densities = {side: np.array(counts, dtype=float) / (sum(counts) * width) for side, counts in found.items()}
     high = 1.05 * max(d.max() for d in densities.values())
     plot = Plot("p - eta", "density", (-WIDEST, WIDEST), (0, float(high)), "density of pointwise errors", 460)
     for i, density in enumerate(densities.values()):
@@ -149,7 +145,7 @@ def smoothed(density: Array, middles: Array, width: float = 0.012) -> Array:
 
 def places(cells: Cells) -> Figure:
     """Where each loss errs: the mean of |p - eta| over replications on the square, and by the distance from the middle."""
-    found = {side: unpack(str(text), COARSE) for side, text in stored(cells, "error").items()}
+    found = {side: unpack(text, COARSE) for side, text in stored(cells, "error").items()}
     if not found:
         return Figure("Where", "", [])
     top = max(float(np.quantile(field, 0.99)) for field in found.values()) or 1.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from squareloss.lab.report.statistics import Difference, paired
 from squareloss.lab.report.tables import Entry, Table
-from squareloss.lab.report.views.image_rows import LEVELS, Net, label, pairs, shown
+from squareloss.lab.report.views.image_rows import LEVELS, STDS, Net, label, pairs, shown
 
 NEAR = 0.005  # of the paper's mean accuracy
 FAR = 0.8  # of what another attack leaves: a fifth fewer, at the least
@@ -18,7 +18,7 @@ _COLUMNS = {
     "ece": "ECE",
     **{f"pgd_{level}": f"PGD at {level}/255" for level in LEVELS},
     **{f"autoattack_{level}": f"AutoAttack at {level}/255" for level in LEVELS},
-    **{f"noise_{std}": f"noise {std}" for std in (0.1, 0.2, 0.3, 0.4)},
+    **{f"noise_{std}": f"noise {std}" for std in STDS},
 }
 HOLDS, NOT, OPEN = "holds", "does not hold", "can't be told from chance"
 BY_MEANS, NOT_BY_MEANS = f"{HOLDS} by the means, {OPEN}", f"{NOT} by the means, {OPEN}"
@@ -91,13 +91,13 @@ def _shared(ce: Net, sl: Net, key: str) -> set[int]:
 
 def _where(net: Net) -> str:
     data, network, loss = label(net.line)
-    return f"{network}, {data}, {loss}" + ("" if net.full else f" ({net.recipe}{'*' if net.stands_in else ''})")
+    return f"{network}, {data}, {loss}" + ("" if net.full else f" ({net.trained})")
 
 
 def _both(sl: Net) -> str:
     data, network, _ = label(sl.line)
     adversary = next((f", {part}" for part in sl.line.split("-") if part.startswith("adv")), "")
-    return f"{network}, {data}{adversary}" + ("" if sl.full else f" ({sl.recipe}{'*' if sl.stands_in else ''})")
+    return f"{network}, {data}{adversary}" + ("" if sl.full else f" ({sl.trained})")
 
 
 def _accuracy(net: Net) -> list[Line]:

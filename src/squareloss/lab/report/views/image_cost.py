@@ -19,7 +19,7 @@ def cost(found: Sequence[Net]) -> Table:
     for net in found:
         parts = [_training(net), *(_measuring(net, kind) for kind in KINDS)]
         if any(part is not None for part in parts):
-            who = (*label(net.line), net.recipe + ("*" if net.stands_in else ""))
+            who = (*label(net.line), net.trained)
             spent = [Entry("–" if p is None else f"{p:.0f}", p) for p in (*parts, sum(part or 0.0 for part in parts))]
             rows.append([*(Entry(word, word) for word in who), *spent])
     names = ["data", "network", "loss", "trained", "training", *KINDS.values(), "all"]
@@ -38,15 +38,13 @@ def _projected(found: Sequence[Net]) -> list[str]:
     known = REPLICATIONS * sum(_total(net) for net in complete.values()) / 3600
     if len(complete) == len(TABLE_1):
         return [f"Table 1 with five seeds, measures included: {known:.1f} hours."]
-    lines = [
-        f"Table 1 with five seeds, measures included: {known:.1f} hours for {len(complete)} of its {len(TABLE_1)} networks"
-    ]
+    told = f"Table 1 with five seeds, measures included: {known:.1f} hours for {len(complete)} of its {len(TABLE_1)} networks"
     basis = {net.loss: net for net in complete.values() if net.line.startswith("resnet18-cifar10-")}
     if not {"CE", "SL"} <= set(basis):
-        return [lines[0] + "; the others are not complete yet."]
+        return [told + "; the others are not complete yet."]
     rest = sum(_like(basis[line.split("-")[2]], line) for line in TABLE_1 if line not in complete)
     hours = known + REPLICATIONS * rest / 3600
-    return [f"{lines[0]}; about {hours:.1f} for all, if the others cost what docs/images.md expects beside these."]
+    return [f"{told}; about {hours:.1f} for all, if the others cost what docs/images.md expects beside these."]
 
 
 def _like(net: Net, line: str) -> float:

@@ -14,6 +14,7 @@ from squareloss.lab.runs.store import Record
 _CELL = re.compile(r"(?P<line>.+)-(?P<kind>clean|readings|beyond|worst|pgd|autoattack|from-[^-]+)")
 _EPOCHS = 200  # of the paper's recipes
 LEVELS = (2, 4, 8)  # radii of attacks in 255ths
+STDS = (0.1, 0.2, 0.3, 0.4)  # of noise
 
 
 @dataclass
@@ -48,6 +49,11 @@ class Net:
     def epochs(self) -> str:
         """How long it was trained, in words."""
         return self.recipe.split(",")[0]
+
+    @property
+    def trained(self) -> str:
+        """How it was trained, in words; an asterisk if something stands in for it."""
+        return self.recipe + ("*" if self.stands_in else "")
 
     @property
     def paper(self) -> Mapping[str, Value]:

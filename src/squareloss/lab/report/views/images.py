@@ -12,12 +12,11 @@ from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
 from squareloss.lab.report.views.image_claims import claims, gaps, tally
 from squareloss.lab.report.views.image_cost import cost
-from squareloss.lab.report.views.image_rows import LEVELS, Net, label, nets, paper_shown
+from squareloss.lab.report.views.image_rows import LEVELS, STDS, Net, label, nets, paper_shown
 from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, TABLE_1, Value, values
 from squareloss.lab.runs.store import Record
 
 Make = Callable[[Sequence[Net]], Table]
-STDS = (0.1, 0.2, 0.3, 0.4)
 _EPOCHS = "200 epochs"
 PAPER = f"the paper, {_EPOCHS}"
 _WHO = ["data", "network", "loss", "trained", "seeds"]
@@ -81,7 +80,7 @@ def _table(heading: str, found: Sequence[Net], columns: Sequence[tuple[str, str,
     for net in found:
         if not (any(net.by_seed(key) for key, _, _ in columns) or (net.diverged and columns)):
             continue
-        who = (*label(net.line), _trained(net), str(len(net.metrics) or len(net.diverged)))
+        who = (*label(net.line), net.trained, str(len(net.metrics) or len(net.diverged)))
         rows.append([*map(Entry, who), *(_ours(net, key, percent) for key, _, percent in columns)])
         paper = [_paper(net, found).get(key) for key, _, _ in columns]
         if any(paper):
@@ -113,10 +112,6 @@ def _turned(table: Table) -> Table:
     rows = [[Entry(name), *(row[i] for row in table.rows)] for i, name in enumerate(table.columns) if i >= 3]
     rows[0] = [Entry(_EPOCHS if entry.text == PAPER else entry.text) for entry in rows[0]]  # how each was trained
     return Table(table.heading, [corner, *names], rows, table.caption)
-
-
-def _trained(net: Net) -> str:
-    return net.recipe + ("*" if net.stands_in else "")
 
 
 def _ours(net: Net, key: str, percent: bool) -> Entry:
@@ -157,7 +152,7 @@ def attack_losses(found: Sequence[Net]) -> Table:
     rows = []
     for net in found:
         names = [name for name in _CLIMBED if any(net.by_seed(f"pgd_{name}_{level}") for level in levels)]
-        who = [", ".join(label(net.line)), _trained(net), str(len(net.metrics))]
+        who = [", ".join(label(net.line)), net.trained, str(len(net.metrics))]
         for place, name in enumerate(names):
             words = [*(who if place == 0 else ["", "", ""]), _CLIMBED[name]]
             left = [_ours(net, f"pgd_{name}_{level}", True) for level in levels]
@@ -244,7 +239,7 @@ def _panel(net: Net) -> Panel | None:
     plot, last = Plot("radius in 255ths", "robust accuracy", (0, max(LEVELS)), (0, 1), heading, percent=True), _ATTACKS["least"]
     for colour, (name, known) in enumerate(curves.items()):
         plot.line(known, colour, name, heavy=name == last)
-    return Panel(heading, plot.svg(), [(i, name, name == last) for i, name in enumerate(curves)], _trained(net))
+    return Panel(heading, plot.svg(), [(i, name, name == last) for i, name in enumerate(curves)], net.trained)
 
 
 def _of_table_1(net: Net) -> bool:

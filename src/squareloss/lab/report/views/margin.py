@@ -29,7 +29,7 @@ def view(records: Sequence[Record], header: Header) -> View:
     """Bounded below, and by what."""
     found = by(records, lambda spec: f"network-{spec['loss']}" if "width" in spec else spec["loss"])
     groups = {name: found[name] for name in NAMES if name in found}
-    widest = 2 * math.sin(records[0].spec["gap"] / 2)
+    widest = 2 * math.sin(records[0].spec["gap"] / 2)  # l_2 distance from the middle of a gap
     sentences = [
         "Statement: on separable classes, with mu = o(1), the decision boundary keeps at least a constant distance from the "
         "support, with a probability that tends to one exponentially.",

@@ -181,10 +181,8 @@ def choices(cells: Cells) -> Table:
 
 def by_mu_table(cells: Cells) -> Table:
     """Validation error and L_inf calibration error of every loss and mu."""
-    losses = [loss for loss in NAMES if cells.mus(loss)]
-    mus = sorted({mu for loss in losses for mu in cells.mus(loss)})
-    body = []
-    for loss in losses:
+    mus, body = cells.mus(), []
+    for loss in cells.losses():
         for key, label in (("validation_error", "validation error"), ("linf_grid", "L_inf")):
             best = cells.best(loss)
             texts = [(mu, spread(cells.values(loss, mu, key))) for mu in mus]

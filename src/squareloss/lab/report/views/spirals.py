@@ -140,10 +140,8 @@ def chosen(cells: Cells) -> Table:
 
 def validation(cells: Cells) -> Table:
     """Validation error of every loss and mu."""
-    losses = [loss for loss in NAMES if cells.mus(loss)]
-    mus = sorted({mu for loss in losses for mu in cells.mus(loss)})
-    body = []
-    for loss in losses:
+    mus, body = cells.mus(), []
+    for loss in cells.losses():
         best = cells.best(loss)
         texts = [(mu, spread(cells.values(loss, mu, "validation_error"))) for mu in mus]
         body.append([Entry(NAMES[loss]), *(Entry(text, kind="better" if mu == best else "") for mu, text in texts)])
@@ -196,11 +194,9 @@ def _answer(cells: Cells) -> str:
 
 def by_mu_figure(cells: Cells) -> Figure:
     """Error bars of the validation error and the margin against mu."""
-    losses = [loss for loss in NAMES if cells.mus(loss)]
-    legend = [(i, NAMES[loss], False) for i, loss in enumerate(losses)]
     panels = [
-        Panel("Validation error", by_mu(cells, "validation_error", "validation error", losses, log=True).svg(), legend),
-        Panel("Distance of the support", by_mu(cells, "margin_support", "mean signed distance", losses).svg(), legend),
+        by_mu(cells, "validation_error", "Validation error", "validation error", log=True),
+        by_mu(cells, "margin_support", "Distance of the support", "mean signed distance"),
     ]
     return Figure("The choice of mu", "Means and one standard deviation over replications.", panels)
 
@@ -208,12 +204,13 @@ def by_mu_figure(cells: Cells) -> Figure:
 def boundaries(cells: Cells) -> Figure:
     """Three panels for each of the first replications: boundary, training points, the sparsest stretch marked."""
     sides = {name: side for name, side in _three(cells).items() if cells.records(*side)}
-    spec = cells.records(*sides["SL + l2"])[0].spec
     count = min(len(cells.records(*side)[0].metrics.get("boundaries", [])) for side in sides.values())
-    data = spirals_split(range(count), spec["n"], 2, cells.records(*sides["SL + l2"])[0].seed).train if count else None
+    if not count:
+        return Figure("Decision boundaries", "", [])
+    first = cells.records(*sides["SL + l2"])[0]
+    data = spirals_split(range(count), first.spec["n"], 2, first.seed).train
     panels = []
     for r in range(count):
-        assert data is not None
         x, y = data.x[r].numpy(), data.y[r].numpy()
         for name, side in sides.items():
             record = cells.records(*side)[0]

@@ -156,8 +156,4 @@ def strongest(model: nn.Module, x: Tensor, y: Tensor, eps: float, steps: int) ->
 
 @torch.no_grad()
 def _right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return torch.cat([model(images).argmax(1) == labels for images, labels in _batches(x, y)])
-
-
-def _batches(x: Tensor, y: Tensor, size: int = 1000) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(torch.split(x, size), torch.split(y, size), strict=True))
+    return torch.cat([model(images).argmax(1) for images in torch.split(x, 1000)]) == y

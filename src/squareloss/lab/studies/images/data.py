@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from squareloss.lab.data import Dataset, load
-from squareloss.lab.data.dataset import Split, SplitPlan, assemble
+from squareloss.lab.data.dataset import Split, SplitPlan, assemble, drawn, take
 
 
 def read(spec: Mapping[str, Any]) -> Dataset:
@@ -30,7 +30,7 @@ def _read(text: str) -> Dataset:
     whole = load(spec["name"])
     if "train" not in spec:
         return whole
-    train, test = (_some(split, spec[part]) for part, split in (("train", whole.train), ("test", whole.test)))
+    train, test = (take(split, drawn(split.n, spec[part])) for part, split in (("train", whole.train), ("test", whole.test)))
     return assemble(whole.name, "image", whole.classes, SplitPlan(0.0), train, test=test)
 
 
@@ -48,9 +48,3 @@ def stand_in(classes: int, train: int, test: int, seed: int) -> Dataset:
         splits.append(Split(x.round().clamp(0, 255).to(torch.uint8), y))
     names = [f"pattern{k}" for k in range(classes)]
     return assemble("stand-in", "image", names, SplitPlan(0.0), splits[0], test=splits[1])
-
-
-def _some(split: Split, count: int) -> Split:
-    """A draw of so many samples, the same every time."""
-    rows = torch.randperm(split.n, generator=torch.Generator().manual_seed(0))[:count].sort().values
-    return Split(split.x[rows], split.y[rows])

@@ -26,9 +26,10 @@ from squareloss.attacks.results import AttackResult
 from squareloss.attacks.worst_case import worst_case
 from squareloss.calibrators import Asinh, Calibrator, Isotonic
 from squareloss.codings import Coding
+from squareloss.lab.data.dataset import drawn, take
 from squareloss.lab.runs.store import write_atomically
 from squareloss.lab.studies.images.networks import Trained
-from squareloss.lab.studies.measure import fit_temperature
+from squareloss.lab.studies.measure import bins, fit_temperature
 from squareloss.lab.training.loop import outputs_of
 
 Json = dict[str, Any]
@@ -132,14 +133,9 @@ def crossed(scores: Tensor, labels: Tensor, fit: Callable[[Tensor], Calibrator])
 
 def _reading(probabilities: Tensor, labels: Tensor) -> Json:
     evaluation = metrics.evaluate(probabilities, labels, bootstrap=0)
-    table = metrics.reliability(probabilities, labels)
     return {
         **{name: _short(float(evaluation[name])) for name in ("ece", "smooth_ece", "classwise_ece", "brier", "nll")},
-        "reliability": {
-            "count": [int(n) for n in table.count.tolist()],
-            "confidence": [_short(value) for value in table.confidence.tolist()],
-            "accuracy": [_short(value) for value in table.accuracy.tolist()],
-        },
+        "reliability": bins(probabilities, labels),
     }
 
 
@@ -247,10 +243,8 @@ def _left(net: Trained, x: Tensor, y: Tensor, rows: Tensor, eps: float, seed: in
 
 def points(net: Trained, most: int | None = None) -> tuple[Tensor, Tensor]:
     """Test images (n, C, H, W) in [0, 1] and labels (n,) on the network's device: all, or a draw, always the same."""
-    device, (x, y) = next(net.network.parameters()).device, net.data.test
-    if most is not None and most < len(y):
-        rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:most].sort().values
-        x, y = x[rows], y[rows]
+    device, test = next(net.network.parameters()).device, net.data.test
+    x, y = test if most is None else take(test, drawn(test.n, most))
     return x.to(device).float() / 255, y.to(device)
 
 

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -87,25 +87,12 @@ class Trained:
         return EtaScores(self.model, self.loss.link).eval()
 
 
-class Shelf:
-    """The networks measured last, each with what attacks prepare of it, which then serves all its measures.
+def shelf(context: Context, most: int = 4) -> Callable[[Wanted], tuple[Trained, Prepared]]:
+    """A function that loads a network, with room for what attacks prepare of it, and keeps the last ones asked for.
 
-    Arguments:
-        context: where they are kept.
-        most: how many.
+    So one loading and one preparation serve all measures of a network.
     """
-
-    def __init__(self, context: Context, most: int = 4) -> None:
-        self.context, self.most = context, most
-        self._kept: dict[str, tuple[Trained, Prepared]] = {}
-
-    def take(self, one: Wanted) -> tuple[Trained, Prepared]:
-        """A network that was trained; the one not asked for the longest makes room."""
-        found = self._kept.pop(one.key) if one.key in self._kept else (load(one, self.context), Prepared())
-        self._kept[one.key] = found  # the last one now
-        if len(self._kept) > self.most:
-            del self._kept[next(iter(self._kept))]
-        return found
+    return lru_cache(maxsize=most)(lambda one: (load(one, context), Prepared()))
 
 
 def train(networks: Sequence[Wanted], context: Context, on_epoch: Callable[[Wanted], OnEpoch]) -> None:

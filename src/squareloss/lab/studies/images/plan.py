@@ -132,16 +132,15 @@ def cells_of(line: Line, scale: str, recipe: str) -> list[Cell]:
     """The cells of a line: one per kind of measurement, and per source of transferred examples."""
     size, network = SCALES[scale], network_spec(line, scale, recipe)
     paper = scale == "paper"
-    trained = network["recipe"]
     steps = f"-adv{line.adversary}" if line.adversary else ""
-    alike = f"{line.network}-{line.data}-{trained['epochs']}{steps}"  # what may train side by side
+    alike = f"{line.network}-{line.data}-{network['recipe']['epochs']}{steps}"  # what may train side by side
+    group = alike if paper else line.name(recipe)
     found = []
     for kind in (kind for kind in KINDS if kind in line.kinds):
         for suffix, measure in _measures(line, kind, size).items():
             name, spec = f"{line.name(recipe)}-{suffix}", {**network, "measure": measure}
-            group = alike if paper else line.name(recipe)
             seconds = measuring(spec) + (training(spec) if kind == "clean" else 0.0)
-            found.append(Cell(name, spec, group, cpus=1, gpus=1 if paper else 0, weight=seconds))
+            found.append(Cell(name, spec, group, gpus=1 if paper else 0, weight=seconds))
     return found
 
 

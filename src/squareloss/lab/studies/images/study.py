@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, ClassVar
 
+from squareloss.attacks import Prepared
 from squareloss.codings import Coding
 from squareloss.lab.report.header import Column
 from squareloss.lab.report.views.paper_images import paper_cells
@@ -17,7 +17,7 @@ from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies.images import beyond, measures
 from squareloss.lab.studies.images.costs import trained_part
 from squareloss.lab.studies.images.measures import Notes
-from squareloss.lab.studies.images.networks import OnEpoch, Shelf, Trained, Wanted, exists, forget, train, wanted
+from squareloss.lab.studies.images.networks import OnEpoch, Trained, Wanted, exists, forget, shelf, train, wanted
 from squareloss.lab.studies.images.plan import KINDS, SCALES, Line, cells_of, make_loss
 from squareloss.lab.training.loop import Epoch
 
@@ -57,12 +57,10 @@ class ImageStudy:
     recipe: str = "paper"
     together: int = 4
 
-    options: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "recipe": "paper, short (its schedule four times shorter) or fast (ours: 48 epochs at batch 256)",
-            "together": "networks that train side by side on a GPU",
-        }
-    )
+    options: ClassVar[Mapping[str, str]] = {
+        "recipe": "paper, short (its schedule four times shorter) or fast (ours: 48 epochs at batch 256)",
+        "together": "networks that train side by side on a GPU",
+    }
 
     def cells(self, scale: str) -> list[Cell]:
         """Those of every line at that scale; lines that a recipe makes the same are there once."""
@@ -94,7 +92,7 @@ class ImageStudy:
         for job in jobs:
             if job.cell.spec["measure"]["kind"] == "clean" and _measured(job, context).exists():
                 forget(wanted(job)[0], context)  # it is to be done again, from the start
-        ready, shelf = set[str](), Shelf(context)
+        ready, take = set[str](), shelf(context)
         for chunk in self._chunks(list(needed.values()), context):
             trains = {_first(jobs, one).key for one in chunk if not exists(one, context)}
             train(chunk, context, partial(_reporter, jobs, context))
@@ -102,7 +100,7 @@ class ImageStudy:
             now = [job for job in jobs if ready.issuperset(one.key for one in wanted(job))]
             jobs = [job for job in jobs if job not in now]
             for job in sorted(now, key=lambda job: KINDS.index(job.cell.spec["measure"]["kind"])):
-                yield _measure(job, context, shelf, trains=job.key in trains)
+                yield _measure(job, context, take, trains=job.key in trains)
                 if job.cell.spec["measure"]["kind"] == "clean":
                     _measured(job, context).touch()
 
@@ -135,9 +133,9 @@ def _reporter(jobs: Sequence[Job], context: Context, one: Wanted) -> OnEpoch:
     return on_epoch
 
 
-def _measure(job: Job, context: Context, shelf: Shelf, trains: bool) -> Result:
+def _measure(job: Job, context: Context, take: Callable[[Wanted], tuple[Trained, Prepared]], trains: bool) -> Result:
     """One job on a network that is there; `trains` if its training was a part of the job."""
-    settings, taken = job.cell.spec["measure"], [shelf.take(one) for one in wanted(job)]
+    settings, taken = job.cell.spec["measure"], [take(one) for one in wanted(job)]
     nets, (_, prepared) = [net for net, _ in taken], taken[0]
     kind, began = settings["kind"], time.perf_counter()
     trained = sum(net.facts["seconds"] for net in nets) if kind == "clean" else 0.0

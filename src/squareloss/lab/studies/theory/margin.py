@@ -11,7 +11,6 @@ is wrong. Cross-entropy has the same kernel, sample and penalty; and finite netw
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,11 +96,6 @@ def distances(f: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
         found.append((zero - circle_points(angle[:, 0])).abs())
     apart = torch.stack(found)  # (2, R, gaps, 2)
     return apart.square().sum(3).sqrt().amin((0, 2)), apart.amax(3).amin((0, 2))
-
-
-def widest(gap: float) -> float:
-    """The largest l_2 distance there can be: a boundary in the middle of a gap of half-width `gap`."""
-    return 2 * math.sin(gap / 2)
 
 
 STUDY = Theorem(
