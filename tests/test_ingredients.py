@@ -31,6 +31,8 @@ def test_unknown_names_come_with_the_list_and_the_nearest():
     assert names.choose("x", "a", ["a"]) == "a"
     with pytest.raises(ValueError, match="Available: none$"):
         names.choose("study", "zzz", [])
+    with pytest.raises(ValueError, match=r"Unknown study 3\. Available: a"):
+        names.choose("study", 3, ["a"])
 
 
 def test_splits_depend_on_the_seed_alone_and_cover_the_data(tmp_path):

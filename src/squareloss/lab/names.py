@@ -22,4 +22,4 @@ def choose(kind: str, name: str, available: Iterable[str], also: str = "") -> st
     if name in names:
         return name
     listed = ", ".join(names) or "none"
-    raise ValueError(f"Unknown {kind} {name!r}. Available: {listed}{f', or {also}' if also else ''}{nearest(name, names)}")
+    raise ValueError(f"Unknown {kind} {name!r}. Available: {listed}{f', or {also}' if also else ''}{nearest(str(name), names)}")
