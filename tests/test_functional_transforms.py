@@ -10,9 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 from slow_losses import NAMES, SQUARE, fast, width
-from squareloss import OneHot, Simplex, functional
+from squareloss import OneHot, Simplex, _checks, functional
 
 K = 4
 WEIGHT = torch.tensor([0.5, 1.0, 2.0, 1.5])
@@ -208,6 +209,14 @@ def test_fake_tensors_and_tracing(name):
         assert fake.grad.shape == f.shape
     graph = make_fx(lambda f, labels: loss(f, labels))(f, LABELS)
     assert_close(graph(2 * f, LABELS), loss(2 * f, LABELS))
+
+
+def test_what_counts_operations_sees_those_that_run():
+    """A mode of the dispatcher that computes real values changes nothing: labels are checked, and the path is the same."""
+    with FlopCounterMode(display=False):
+        assert _checks.eager()
+        with pytest.raises(ValueError, match=r"expected labels in \[0, 4\)"):
+            functional.square_loss(torch.zeros(3, 4), torch.tensor([0, 1, 9]))
 
 
 @pytest.mark.parametrize("name", SQUARE)

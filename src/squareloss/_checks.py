@@ -128,10 +128,14 @@ def _hint(t: Tensor, f: Tensor, rest: tuple[int, ...]) -> str:
 def eager() -> bool:
     """Whether operations run now, on real values: not while compiling, not inside `torch.func`, not as tensors without values.
 
-    Those (FakeTensorMode), and tracing (make_fx), are modes of torch's dispatcher.
+    Those (FakeTensorMode), and tracing (make_fx), are modes of torch's dispatcher. Modes that only count or log do not matter.
     """
-    inside = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return not inside and not torch._C._len_torch_dispatch_stack()
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if not torch._C._len_torch_dispatch_stack():
+        return True
+    kind = torch._C._TorchDispatchModeKey
+    return all(torch._C._get_dispatch_mode(key) is None for key in (kind.FAKE, kind.PROXY, kind.FUNCTIONAL))
 
 
 def readable(t: Tensor) -> bool:
