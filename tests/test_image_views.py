@@ -189,6 +189,14 @@ def test_networks_of_the_codings_stand_in_their_own_table_in_its_order_diverged_
         assert "diverged" not in str(make([sl, *lost]).rows)
 
 
+def test_under_the_fast_recipe_every_network_of_table_1_is_in_its_table():
+    """There, names have no batch size: SL of WRN-16-10 on CIFAR-100 goes by the name of a network of the codings."""
+    fast, coding = (net("wrn16_10-cifar100-SL", full=False, **{"accuracy": [0.7, 0.7], "noise_0.1": [0.6, 0.6]}) for _ in "ab")
+    fast.recipe, coding.recipe = "48 epochs, (0.4, 256)", "48 epochs, (0.01, 32)"
+    for make in (images.table_1, images.noise):
+        assert [row[3].text for row in make([fast, coding]).rows if row[0].text] == [fast.recipe]
+
+
 def test_long_tables_are_one_for_each_network():
     lines = [f"{name}-cifar10-{loss}" for name in ("resnet18", "wrn16_10") for loss in ("CE", "SL")]
     keys = ("accuracy", "noise_0.1", *(f"{name}_{level}" for name in ("pgd", "worst") for level in (2, 4)))
