@@ -149,10 +149,10 @@ def _numeric(values: npt.NDArray[np.float64], name: str, train: npt.NDArray[np.i
     if missing[train].all():
         raise ValueError(f"{what}: expected a value in the training split, got none at all; drop the column")
     present = values[~missing]
-    if len(np.unique(present)) > 1 and np.abs(present - present.astype(np.float32)).max() > 0.1 * present.std():
+    if present.min() < present.max() and np.abs(present - present.astype(np.float32)).max() > 0.1 * present.std():
         raise ValueError(
             f"{what}: expected numbers that float32 can tell apart, got {present.min():.17g} to {present.max():.17g}, which it "
-            "rounds by more than a tenth of their spread; subtract an offset, or drop the column"
+            "rounds by more than a tenth of their spread; subtract an offset or rescale them, or drop the column"
         )
     if not missing.any():
         return Encoded(values.astype(np.float32)[:, None], [name], [])
