@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from squareloss.lab.report import gather
 from squareloss.lab.report.header import Column, Header
 from squareloss.lab.runs import Cell, Job, Result, Store
 
@@ -49,3 +50,9 @@ def fill(folder, seeds=(0, 1, 2), title="Which loss for digits?", **options):
     header = Header("compare", title, command, list(seeds), rows, hashes, COLUMNS, "ce", **options)
     header.write(store)
     return store, header
+
+
+def gather_with(store, header):
+    """The report of a store under this header."""
+    header.write(store)
+    return gather(store.folder)[0]
