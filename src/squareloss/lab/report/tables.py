@@ -16,11 +16,24 @@ _LONG = 45  # characters: more is a sentence, not a number with its interval
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell of a table: what is shown, what it is sorted by, and a word for its style ("better", "worse", "agrees", ...)."""
+    """A cell of a table: what is shown, what it is sorted by, and a word for its style ("better", "worse", "agrees", ...).
+
+    Without a value it is sorted by its text, and set to the right as a number is.
+    """
 
     text: str
     value: float | str | None = None
     kind: str = ""
+
+    @classmethod
+    def words(cls, text: str, kind: str = "") -> Entry:
+        """Words, set to the left and sorted as such."""
+        return cls(text, text, kind)
+
+    @classmethod
+    def number(cls, value: float | None, form: str) -> Entry:
+        """A number as `format` writes it, such as ".4f" or ".1%"; a dash where there is none."""
+        return cls("–" if value is None else format(value, form), value)
 
 
 @dataclass(frozen=True)
@@ -54,12 +67,9 @@ def results(rows: Sequence[Row], header: Header, columns: Sequence[Column] | Non
             f" Green is better than {header.baseline}, red is worse, where the 95% interval of the difference excludes zero."
         )
     if len(columns) > max(6, len(rows)):
-        body = [
-            [Entry(column.heading, column.heading), *(entries[i][j] for i in range(len(rows)))]
-            for j, column in enumerate(columns)
-        ]
+        body = [[Entry.words(column.heading), *(entries[i][j] for i in range(len(rows)))] for j, column in enumerate(columns)]
         return Table("Results", ["measure", *(row.name for row in rows)], body, caption)
-    body = [[Entry(row.name, row.name), *mine] for row, mine in zip(rows, entries, strict=True)]
+    body = [[Entry.words(row.name), *mine] for row, mine in zip(rows, entries, strict=True)]
     return Table("Results", ["name", *(column.heading for column in columns)], body, caption)
 
 
@@ -79,9 +89,9 @@ def differences(rows: Sequence[Row], header: Header) -> Table:
         mine, theirs = (row.summary(v.column.key).mean for row in (v.row, v.other))
         body.append(
             [
-                Entry(v.column.heading, v.column.label), Entry(v.row.name, v.row.name), Entry(show(mine), mine),
-                Entry(v.other.name, v.other.name), Entry(show(theirs), theirs), Entry(show(d.value, True), d.value),
-                Entry(interval, d.low), Entry(v.word, v.word, v.word.split()[0].strip("'")),
+                Entry(v.column.heading, v.column.label), Entry.words(v.row.name), Entry(show(mine), mine),
+                Entry.words(v.other.name), Entry(show(theirs), theirs), Entry(show(d.value, True), d.value),
+                Entry(interval, d.low), Entry.words(v.word, v.word.split()[0].strip("'")),
             ]
         )  # fmt: skip
     how = "; ".join(dict.fromkeys(v.difference.how for v in found))
@@ -108,7 +118,7 @@ def paper(rows: Sequence[Row], header: Header) -> Table:
             texts = [column.show(m) + ("" if s is None else f" ({column.show(s)})") for m, s in pairs]
             body.append(
                 [
-                    Entry(row.name, row.name), Entry(column.heading, column.label), Entry(texts[0], ours.mean),
+                    Entry.words(row.name), Entry(column.heading, column.label), Entry(texts[0], ours.mean),
                     Entry(texts[1], mean), Entry(word or "no error known", word, word),
                 ]
             )  # fmt: skip
@@ -126,7 +136,7 @@ def claims(rows: Sequence[Row], header: Header) -> Table:
         told = judge(claim, rows, header)
         kind = "agrees" if told.startswith("holds") else "differs" if told.startswith("does not") else ""
         text = claim.text or f"{claim.better} beats {claim.worse} in {claim.key}"
-        body.append([Entry(text, text), Entry(told, told, kind)])
+        body.append([Entry.words(text), Entry.words(told, kind)])
     return Table("What the paper claims", ["the paper", "here"], body)
 
 
@@ -144,7 +154,7 @@ def rates(rows: Sequence[Row]) -> Table:
         lost = len(found) - len(scores)
         body.append(
             [
-                Entry(cell, cell), Entry(f"{lr:g}", lr), Entry("–" if mean is None else f"{100 * mean:.2f}", mean),
+                Entry.words(cell), Entry.number(lr, "g"), Entry("–" if mean is None else f"{100 * mean:.2f}", mean),
                 Entry(f"{sum(chosen for _, chosen in found)} of {len(found)}", sum(chosen for _, chosen in found)),
                 Entry(str(lost) if lost else "", lost),
             ]
@@ -164,7 +174,7 @@ def matrix(records: Sequence[Record], header: Header) -> Table:
     by_place = {(record.cell, record.seed): record for record in records}
     body = []
     for cell in cells:
-        entries = [Entry(cell, cell)]
+        entries = [Entry.words(cell)]
         for seed in seeds:
             record = by_place.get((cell, seed))
             if record is None:
@@ -193,7 +203,7 @@ def places(records: Sequence[Record]) -> Table:
         found[machine, versions, (record.commit or "")[:12]].append(record)
     body = [
         [
-            Entry(named[machine]), Entry(versions), Entry(commit or "–"), Entry(str(len(mine)), len(mine)),
+            Entry(named[machine]), Entry(versions), Entry(commit or "–"), Entry.number(len(mine), "d"),
             Entry(f"{sum(r.seconds for r in mine):.0f} s", sum(r.seconds for r in mine)),
             Entry(_period(sorted(r.date for r in mine)), min(r.date for r in mine)),
         ]

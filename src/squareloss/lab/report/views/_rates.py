@@ -161,15 +161,14 @@ def table(
     for series in rows:
         found = slope(series, exponential=exponential)
         told, kind = ("–", "") if series.bound is None else (near if law else verdict)(found, series.bound)
-        bound = "–" if series.bound is None else f"{series.bound:.3f}"
         lines.append(
             [
-                Entry(series.name, series.name),
+                Entry.words(series.name),
                 Entry(f"{_short(series.x[0])} to {_short(series.x[-1])}", series.x[-1]),
-                Entry(bound, series.bound),
+                Entry.number(series.bound, ".3f"),
                 found.entry(),
                 Entry(found.interval(), found.low),
-                Entry(told, told, kind),
+                Entry.words(told, kind),
                 *([_late_entry(series, exponential)] if halves else []),
             ]
         )

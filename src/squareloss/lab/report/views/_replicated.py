@@ -196,7 +196,7 @@ def claim(text: str, paper: str, ours: str, p: float, verdict: str) -> Claim:
     """One line of the table of claims."""
     kind = {HOLDS: "agrees", FAILS: "differs"}.get(verdict, "")
     told = ours if math.isnan(p) else f"{ours}, p = {p:.1g}" if p < 0.001 else f"{ours}, p = {p:.3f}"
-    return [Entry(text, text), Entry(paper), Entry(told), Entry(verdict, verdict, kind)]
+    return [Entry.words(text), Entry(paper), Entry(told), Entry.words(verdict, kind)]
 
 
 def claims_table(claims: Sequence[Claim], caption: str) -> Table:

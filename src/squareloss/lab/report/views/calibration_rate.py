@@ -69,7 +69,7 @@ def _floors(sides: dict[str, Series]) -> str:
 def _side(sides: dict[str, Series]) -> Table:
     by_n = [dict(zip(found.x, found.means.tolist(), strict=True)) for found in sides.values()]
     rows = [
-        [Entry(f"{n:g}", n), *(Entry(f"{mine[n]:.4f}", mine[n]) if n in mine else Entry("–") for mine in by_n)]
+        [Entry.number(n, "g"), *(Entry.number(mine.get(n), ".4f") for mine in by_n)]
         for n in sorted({n for mine in by_n for n in mine})
     ]
     columns = ["n", *(found.name for found in sides.values())]

@@ -56,8 +56,8 @@ def _others(risk: dict[tuple[int, float], Series]) -> Table:
     rows = []
     for (d, k), measured in risk.items():
         exponents = [bound(d, k), d * (k + 1) / (d * k + 4 * d - 2), (k + 1) / (k + 3 + d), 0.5]
-        rates = [Entry(f"{-e:.3f}", -e) for e in exponents]
-        rows.append([Entry(measured.name, measured.name), *rates, slope(measured).entry()])
+        rates = [Entry.number(-e, ".3f") for e in exponents]
+        rows.append([Entry.words(measured.name), *rates, slope(measured).entry()])
     columns = [
         "setting",
         "this theorem",

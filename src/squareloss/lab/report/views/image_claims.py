@@ -32,7 +32,7 @@ def claims(found: Sequence[Net]) -> Table:
     lines += [line for ce, sl in pairs(found) for line in (*_calibration(ce, sl), *_orders(ce, sl), *_honest(ce, sl))]
     kinds = {HOLDS: "agrees", NOT: "differs"}
     rows = [
-        [Entry(where), Entry(text), Entry(here), Entry(word, word, kinds.get(word, ""))] for where, text, here, word in lines
+        [Entry(where), Entry(text), Entry(here), Entry.words(word, kinds.get(word, ""))] for where, text, here, word in lines
     ]
     caption = (
         "Differences are over the seeds that both have; in brackets a 95% interval, Student's, from two seeds on (of two it is "
@@ -68,7 +68,7 @@ def gaps(found: Sequence[Net]) -> Table:
                 continue
             stays = max(0.0, gap[-1] / gap[0])
             who = (_both(sl), f"{level}/255", str(seeds))
-            rows.append([*map(Entry, who), *(Entry(f"{100 * d:+.2f}", d) for d in gap), Entry(f"{100 * stays:.0f}%", stays)])
+            rows.append([*map(Entry, who), *(Entry(f"{100 * d:+.2f}", d) for d in gap), Entry.number(stays, ".0%")])
     caption = (
         "Percent of the test images that stand under square loss, less those under cross-entropy, over the seeds that have all "
         "these attacks on both. An attack that fails on one loss more than on the other shows a gap that is not there."

@@ -20,8 +20,8 @@ def cost(found: Sequence[Net]) -> Table:
         parts = [_training(net), *(_measuring(net, kind) for kind in KINDS)]
         if any(part is not None for part in parts):
             who = (*label(net.line), net.trained)
-            spent = [Entry("–" if p is None else f"{p:.0f}", p) for p in (*parts, sum(part or 0.0 for part in parts))]
-            rows.append([*(Entry(word, word) for word in who), *spent])
+            spent = [Entry.number(p, ".0f") for p in (*parts, sum(part or 0.0 for part in parts))]
+            rows.append([*(Entry.words(word) for word in who), *spent])
     names = ["data", "network", "loss", "trained", "training", *KINDS.values(), "all"]
     caption = (
         "Seconds of one network, the least over its seeds, since whatever else the chip has to do only adds; "

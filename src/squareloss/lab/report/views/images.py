@@ -156,7 +156,7 @@ def attack_losses(found: Sequence[Net]) -> Table:
         for place, name in enumerate(names):
             words = [*(who if place == 0 else ["", "", ""]), _CLIMBED[name]]
             left = [_ours(net, f"pgd_{name}_{level}", True) for level in levels]
-            rows.append([*(Entry(word, word) for word in words), *left])
+            rows.append([*(Entry.words(word) for word in words), *left])
     caption = "Percent of the test images left by PGD (100 steps at scale paper) on each loss alone, mean (std) over seeds."
     names = ["network", "trained", "seeds", "it climbs", *(f"{level}/255" for level in levels)]
     return Table("PGD by attack loss", names, rows, caption)

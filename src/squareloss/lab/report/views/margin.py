@@ -61,20 +61,10 @@ def _table(groups: dict[str, list[Record]]) -> Table:
     rows = []
     for loss, found in groups.items():
         for record in found:
-            values = [
-                float(np.median(record.metrics["l2"])),
-                min(record.metrics["l2"]),
-                float(np.median(record.metrics["linf"])),
-            ]
-            right = record.metrics["right"]
-            rows.append(
-                [
-                    Entry(NAMES[loss], loss),
-                    Entry(str(record.spec["n"]), record.spec["n"]),
-                    *(Entry(f"{value:.4f}", value) for value in values),
-                    Entry(f"{100 * right:.0f}%", right),
-                ]
-            )
+            l2, linf = record.metrics["l2"], record.metrics["linf"]
+            reach = [Entry.number(value, ".4f") for value in (float(np.median(l2)), min(l2), float(np.median(linf)))]
+            setting = [Entry(NAMES[loss], loss), Entry.number(record.spec["n"], "d")]
+            rows.append([*setting, *reach, Entry.number(record.metrics["right"], ".0%")])
     columns = ["loss", "n", "l_2, median", "l_2, lowest", "l_inf, median", "no error anywhere"]
     return Table("Distances", columns, rows, "0 where any point of the support is wrong.")
 

@@ -87,7 +87,7 @@ def _comparison(rows: Sequence[Series]) -> Table:
     for found in rows:
         rate, gamma = -slope(found, exponential=True).value, -7 * (found.bound or 0.0)
         values = [gamma, gamma / 7, gamma**2 / 6, rate]
-        lines.append([Entry(found.name, found.name), *(Entry(f"{value:.4f}", value) for value in values)])
+        lines.append([Entry.words(found.name), *(Entry.number(value, ".4f") for value in values)])
     columns = ["setting", "gamma", "gamma/7, as stated", "gamma^2/6, as the proof gives", "measured rate"]
     return Table("Rates by margin", columns, lines, "c in exp(-c n).")
 
@@ -98,8 +98,8 @@ def _errors(gaps: Mapping[float, Sequence[Record]]) -> Table:
         for record in found:
             n, m = record.spec["n"], record.metrics
             share = m["failures"] / record.spec["replications"]
-            values = [Entry(f"{m['error']:.3g}", m["error"]), Entry(f"{m['spread']:.1g}", m["spread"])]
-            rows.append([Entry(f"gap {gap:g}", gap), Entry(str(n), n), *values, Entry(f"{share:.3g}", share)])
+            values = [Entry.number(m["error"], ".3g"), Entry.number(m["spread"], ".1g")]
+            rows.append([Entry(f"gap {gap:g}", gap), Entry.number(n, "d"), *values, Entry.number(share, ".3g")])
     columns = ["setting", "n", "mean error", "its standard error", "P(any error)"]
     return Table("All margins", columns, rows, "Shares of the support, and of the replications that err anywhere on it.")
 

@@ -101,8 +101,8 @@ def _diagnostics(groups: dict[str, list[Record]]) -> Table:
         for record in found:
             m = record.metrics
             values = [_means(record)[-1], float(np.mean(m["limit"][-1])), m["moved"][-1], m["changed"][-1], m["kernel"][-1]]
-            entries = [Entry(f"{value:.3g}", value) for value in values]
-            rows.append([Entry(NAMES[name], name), Entry(str(record.spec["width"]), record.spec["width"]), *entries])
+            entries = [Entry.number(value, ".3g") for value in values]
+            rows.append([Entry(NAMES[name], name), Entry.number(record.spec["width"], "d"), *entries])
     columns = [
         "penalty and start",
         "width",

@@ -65,8 +65,8 @@ def _table(classes: dict[bool, list[Record]], networks: dict[bool, list[Record]]
         for bias, found in groups.items():
             for record in found:
                 error = float(np.mean(record.metrics["error"]))
-                cells = [Entry(who, who), Entry(NAMES[bias], NAMES[bias]), Entry(str(record.spec["n"]), record.spec["n"])]
-                rows.append([*cells, Entry(f"{100 * error:.2f}%", error)])
+                cells = [Entry.words(who), Entry.words(NAMES[bias]), Entry.number(record.spec["n"], "d")]
+                rows.append([*cells, Entry.number(error, ".2%")])
     return Table(
         "Error on sign(cos 3 theta)", ["fit", "inputs", "n", "error"], rows, "Share of the support; mu = 1/n for ridge."
     )
@@ -76,6 +76,6 @@ def _degree_table(groups: dict[bool, list[Record]]) -> Table:
     rows = []
     for bias, found in groups.items():
         means = [float(np.mean(row)) for row in found[0].metrics["relative"]]
-        rows.append([Entry(NAMES[bias], NAMES[bias]), *(Entry(f"{mean:.2g}", mean) for mean in means)])
+        rows.append([Entry.words(NAMES[bias]), *(Entry.number(mean, ".2g") for mean in means)])
     columns = ["relative error of cos k theta", *(f"k = {k}" for k in range(1, 7))]
     return Table("By degree", columns, rows, "Noiseless, mu = 0.001. At odd k >= 3 the fit without a bias is worse than zero.")

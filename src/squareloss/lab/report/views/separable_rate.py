@@ -73,14 +73,8 @@ def _counts(groups: dict[tuple[str, str], list[Record]]) -> Table:
     for (kind, mu), found in groups.items():
         for record in found:
             failed, norm = record.metrics["failures"] / record.spec["replications"], record.metrics["norm"][1]
-            rows.append(
-                [
-                    Entry(f"{kind}, mu = {mu}", f"{kind} {mu}"),
-                    Entry(str(record.spec["n"]), record.spec["n"]),
-                    Entry(f"{failed:.3g}", failed),
-                    Entry(f"{record.metrics['error']:.2e}", record.metrics["error"]),
-                    Entry(f"{norm:.3g}", norm),
-                ]
-            )
+            setting = [Entry(f"{kind}, mu = {mu}", f"{kind} {mu}"), Entry.number(record.spec["n"], "d")]
+            errors = [Entry.number(failed, ".3g"), Entry.number(record.metrics["error"], ".2e")]
+            rows.append([*setting, *errors, Entry.number(norm, ".3g")])
     columns = ["classes", "n", "P(any error)", "mean error", "squared norm, median"]
     return Table("All settings", columns, rows, "The norm is bounded for arcs, whose label lies in the RKHS, and not for caps.")

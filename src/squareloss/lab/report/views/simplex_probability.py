@@ -49,9 +49,9 @@ def _outside(groups: dict[int, list[Record]]) -> Table:
     rows = [
         [
             Entry(f"K = {k}", k),
-            Entry(str(record.spec["n"]), record.spec["n"]),
-            Entry(f"{100 * record.metrics['outside']:.2f}%", record.metrics["outside"]),
-            Entry(f"{record.metrics['sum']:.1e}", record.metrics["sum"]),
+            Entry.number(record.spec["n"], "d"),
+            Entry.number(record.metrics["outside"], ".2%"),
+            Entry.number(record.metrics["sum"], ".1e"),
         ]
         for k, found in sorted(groups.items())
         for record in found

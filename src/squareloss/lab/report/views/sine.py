@@ -106,8 +106,8 @@ def instance(cells: Cells) -> Table:
         told = f"{min(values):.3f} to {max(values):.3f}"
         body.append(
             [
-                Entry(f"{NAMES[loss]}: {label}"), Entry(f"{paper:.3f}", paper), Entry(spread(values)), Entry(told),
-                Entry(word, word, "agrees" if within else "differs"),
+                Entry(f"{NAMES[loss]}: {label}"), Entry.number(paper, ".3f"), Entry(spread(values)), Entry(told),
+                Entry.words(word, "agrees" if within else "differs"),
             ]
         )  # fmt: skip
     caption = (
@@ -124,7 +124,7 @@ def _rows(cells: Cells, mus: Mapping[str, float | None]) -> list[list[Entry]]:
         mu = mus[name]
         if mu is None:
             continue
-        row = [Entry(name, name), Entry(f"{mu:g}", mu)]
+        row = [Entry.words(name), Entry.number(mu, "g")]
         for key in MEASURES:
             where = key if key == "test_error" else inside + key
             row.append(entry(cells.values(loss, mu, where), cells.values("CE", base, key)))
@@ -205,7 +205,7 @@ def _reading(cells: Cells, change: str, mus: Mapping[str, float | None]) -> list
     word = {HOLDS: "SL is nearer eta", FAILS: "CE is nearer eta", OPEN: OPEN}[judged(difference(a, b))]
     means = [Entry(" against ".join(spread(values, 3) for values in pair)) for pair in sides.values()]
     told = f"{mus['SL']:g}, {mus['CE']:g}"
-    return [Entry(change or "ours"), Entry(str(min(len(a), len(b)))), Entry(told), Entry(word, word), *means]
+    return [Entry(change or "ours"), Entry(str(min(len(a), len(b)))), Entry(told), Entry.words(word), *means]
 
 
 def readings(cells: Cells) -> Table:
@@ -256,7 +256,7 @@ def _slope_entries(points: Mapping[float, Sequence[float]], theory: str) -> list
     interval = "–" if d is None or d.low is None else f"[{d.low:+.3f}, {d.high:+.3f}]"
     ends = ", ".join(f"{np.mean(points[size]):.3f} at {size:g}" for size in (min(points), max(points)))
     mean = float(np.mean(found))
-    return [Entry(f"{mean:+.3f}", mean), Entry(interval), Entry(theory), Entry(ends)]
+    return [Entry.number(mean, "+.3f"), Entry(interval), Entry(theory), Entry(ends)]
 
 
 def _answer(cells: Cells) -> str:

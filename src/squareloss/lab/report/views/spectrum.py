@@ -69,7 +69,7 @@ def _opposite(records: Sequence[Record]) -> Table:
     for record in records:
         if record.spec["kind"] == "opposite":
             d, pairs = record.spec["d"], [np.median(record.metrics[key]) for key in ("d", "more")]
-            rows.append([Entry(f"d = {d}", d), *(Entry(f"{value:.1e}", float(value)) for value in pairs)])
+            rows.append([Entry(f"d = {d}", d), *(Entry.number(float(value), ".1e") for value in pairs)])
     caption = "Medians. h tells a point from its opposite by its linear part alone, which has d dimensions."
     return Table("Least eigenvalue of opposite pairs", ["dimension", "d pairs", "d + 1 pairs"], rows, caption)
 
@@ -85,9 +85,9 @@ def _norms(records: Sequence[Record]) -> Table:
                 if name != "degrees":
                     squared, outside = found["squared"], found["outside"]
                     growth = squared[-1] / squared[-2]
-                    cells = [Entry(f"{value:.4g}", value) for value in squared]
-                    told = [Entry(f"x {growth:.4f}", growth), Entry(f"{outside:.1e}", outside)]
-                    rows.append([Entry(name, name), Entry(str(record.spec["d"]), record.spec["d"]), *cells, *told])
+                    cells = [Entry.number(value, ".4g") for value in squared]
+                    told = [Entry(f"x {growth:.4f}", growth), Entry.number(outside, ".1e")]
+                    rows.append([Entry.words(name), Entry.number(record.spec["d"], "d"), *cells, *told])
     caption = (
         "Squared RKHS norms of functions of x_1 up to a degree, s = x_1^2 - 1/d. Polynomials in s end at a degree; "
         "sign(s)|s|^p lies in the RKHS for p > (d-1)/2; x_1 |x_1| is odd and not linear: what is outside no function "

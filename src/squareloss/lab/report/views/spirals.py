@@ -124,7 +124,7 @@ def chosen(cells: Cells) -> Table:
     base = sides["CE + l2"]
     body = []
     for name, (loss, mu) in sides.items():
-        row = [Entry(name, name), Entry(f"{mu:g}", mu)]
+        row = [Entry.words(name), Entry.number(mu, "g")]
         for key, (_, better) in MEASURES.items():
             against = cells.values(*base, key) if better else []
             row.append(entry(cells.values(loss, mu, key), against, better))
@@ -166,7 +166,7 @@ def readings(cells: Cells) -> Table:
         body.append(
             [
                 Entry(change or "ours"), Entry(str(min(len(a), len(b)))), Entry(f"{best['SL']:g}, {best['CE']:g}"),
-                Entry(spread(a)), Entry(spread(b)), Entry(word, word),
+                Entry(spread(a)), Entry(spread(b)), Entry.words(word),
                 Entry(" against ".join(spread(m) for m in margins)), Entry(" against ".join(spread(u, 3) for u in unrest)),
             ]
         )  # fmt: skip
