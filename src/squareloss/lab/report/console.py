@@ -82,7 +82,7 @@ def _results(report: StudyReport) -> list[Table]:
 def put(table: Table, console: Console) -> None:
     """Print a table: as it is or on its side, on one line per row or on two, else as a list; nothing is cut off."""
     console.print(f"\n[bold]{escape(table.heading)}[/bold]")
-    for lines, drawn in product((1, 2), (table, _turned(table))):
+    for lines, drawn in product((1, 2), (table, table.turned(table.columns[0]))):
         widths = _widths(drawn, lines, console.width)
         if widths is not None:
             console.print(_drawn(drawn, widths))
@@ -91,13 +91,6 @@ def put(table: Table, console: Console) -> None:
         _listed(table, console)
     if table.caption:
         _say(table.caption, console, "dim")
-
-
-def _turned(table: Table) -> Table:
-    """Columns as rows."""
-    names = [table.columns[0], *(row[0].text for row in table.rows)]
-    body = [[Entry(name), *(row[i] for row in table.rows)] for i, name in enumerate(table.columns) if i]
-    return Table(table.heading, names, body)
 
 
 def _widths(table: Table, lines: int, room: int) -> list[int] | None:

@@ -50,13 +50,19 @@ class Table:
         """Whether some entry is a sentence, which may take several lines; numbers stay on one."""
         return any(len(entry.text) > _LONG for row in self.rows for entry in row)
 
+    def turned(self, corner: str) -> Table:
+        """The same on its side, columns as rows, with another word in the corner."""
+        names = [corner, *(row[0].text for row in self.rows)]
+        body = [[Entry.words(name), *(row[i] for row in self.rows)] for i, name in enumerate(self.columns) if i]
+        return Table(self.heading, names, body, self.caption)
+
 
 def results(rows: Sequence[Row], header: Header, columns: Sequence[Column] | None = None) -> Table:
     """Mean (std) of every row in every column, with its verdict against the baseline; on its side if that is less wide."""
     columns = columns_of(rows, header) if columns is None else columns
-    words = {(v.row.cell if v.column.shared else v.row.name, v.column.key): v.word for v in verdicts(rows, header)}
-    entries = [
-        [_value(row, column, words.get((row.cell if column.shared else row.name, column.key), "")) for column in columns]
+    words = {(_owner(v.row, v.column), v.column.key): v.word for v in verdicts(rows, header)}
+    body = [
+        [Entry.words(row.name), *(_value(row, column, words.get((_owner(row, column), column.key), "")) for column in columns)]
         for row in rows
     ]
     seeds = sorted({len(row.metrics) for row in rows if row.metrics})
@@ -66,11 +72,13 @@ def results(rows: Sequence[Row], header: Header, columns: Sequence[Column] | Non
         caption += (
             f" Green is better than {header.baseline}, red is worse, where the 95% interval of the difference excludes zero."
         )
-    if len(columns) > max(6, len(rows)):
-        body = [[Entry.words(column.heading), *(entries[i][j] for i in range(len(rows)))] for j, column in enumerate(columns)]
-        return Table("Results", ["measure", *(row.name for row in rows)], body, caption)
-    body = [[Entry.words(row.name), *mine] for row, mine in zip(rows, entries, strict=True)]
-    return Table("Results", ["name", *(column.heading for column in columns)], body, caption)
+    table = Table("Results", ["name", *(column.heading for column in columns)], body, caption)
+    return table.turned("measure") if len(columns) > max(6, len(rows)) else table
+
+
+def _owner(row: Row, column: Column) -> str:
+    """What has a value: the network, where all readings of it share the value, else the row."""
+    return row.cell if column.shared else row.name
 
 
 def _value(row: Row, column: Column, word: str) -> Entry:
