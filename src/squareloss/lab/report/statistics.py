@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,13 @@ def summarise(values: Sequence[float]) -> Summary:
     n = len(values)
     mean = sum(values) / n if n else None  # of infinite values (a margin that no point bounds), infinite
     return Summary(mean, float(np.std(values, ddof=1)) if n > 1 and np.isfinite(values).all() else None, n)
+
+
+def mean_std(mean: float | None, std: float | None, show: Callable[[float], str]) -> str:
+    """ "0.9504 (0.0007)", as `show` writes numbers: the mean alone where there is no std, a dash where there is no mean."""
+    if mean is None:
+        return "–"
+    return show(mean) if std is None else f"{show(mean)} ({show(std)})"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from squareloss.lab.report.header import Column, Header
 from squareloss.lab.report.rows import Row, columns_of, one_per_cell
+from squareloss.lab.report.statistics import mean_std
 from squareloss.lab.report.words import BETTER, WORSE, against_paper, judge, like_with_like, verdicts
 from squareloss.lab.runs.store import Record
 
@@ -83,8 +84,7 @@ def _owner(row: Row, column: Column) -> str:
 
 def _value(row: Row, column: Column, word: str) -> Entry:
     found = row.summary(column.key)
-    std = "" if found.std is None or found.mean is None else f" ({column.show(found.std)})"
-    return Entry(column.show(found.mean) + std, found.mean, word if word in (BETTER, WORSE) else "")
+    return Entry(mean_std(found.mean, found.std, column.show), found.mean, word if word in (BETTER, WORSE) else "")
 
 
 def differences(rows: Sequence[Row], header: Header) -> Table:
@@ -122,8 +122,7 @@ def paper(rows: Sequence[Row], header: Header) -> Table:
             if theirs is None or ours.mean is None:  # what was not run has nothing to stand beside
                 continue
             mean, std = (*theirs, None, None)[:2]
-            pairs = [(ours.mean, ours.std), (mean, std)]
-            texts = [column.show(m) + ("" if s is None else f" ({column.show(s)})") for m, s in pairs]
+            texts = [mean_std(ours.mean, ours.std, column.show), mean_std(mean, std, column.show)]
             body.append(
                 [
                     Entry.words(row.name), Entry(column.heading, column.label), Entry(texts[0], ours.mean),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from squareloss.lab.report.figures import Panel
-from squareloss.lab.report.statistics import Difference, paired, summarise
+from squareloss.lab.report.statistics import Difference, mean_std, paired, summarise
 from squareloss.lab.report.svg import Plot, decades
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.runs.store import Record
@@ -217,9 +217,7 @@ def tally(claims: Sequence[Claim]) -> str:
 def spread(values: Sequence[float], digits: int = 4) -> str:
     """Mean (std) as text."""
     found = summarise(values)
-    if found.mean is None:
-        return "–"
-    return f"{found.mean:.{digits}f}" + ("" if found.std is None else f" ({found.std:.{digits}f})")
+    return mean_std(found.mean, found.std, lambda value: f"{value:.{digits}f}")
 
 
 def entry(values: Sequence[float], against: Sequence[float], better: str = "lower") -> Entry:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from squareloss.lab.report.statistics import Summary, summarise
+from squareloss.lab.report.statistics import Summary, mean_std, summarise
 from squareloss.lab.report.views.paper_images import TABLE_1, Value, values
 from squareloss.lab.runs.store import Record
 
@@ -84,10 +84,7 @@ class Net:
 
 def shown(mean: float | None, std: float | None, percent: bool = True) -> str:
     """Mean (std) as text, in percent with two digits or with four digits."""
-    if mean is None:
-        return "–"
-    unit, digits = (100, 2) if percent else (1, 4)
-    return f"{unit * mean:.{digits}f}" + ("" if std is None else f" ({unit * std:.{digits}f})")
+    return mean_std(mean, std, lambda value: f"{100 * value:.2f}" if percent else f"{value:.4f}")
 
 
 def paper_shown(value: Value | None, percent: bool = True) -> str:
