@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from squareloss.lab.report.header import Column, Header
 from squareloss.lab.report.rows import Row, columns_of, one_per_cell
-from squareloss.lab.report.statistics import mean_std
-from squareloss.lab.report.words import BETTER, WORSE, against_paper, judge, like_with_like, verdicts
+from squareloss.lab.report.statistics import agreement, mean_std
+from squareloss.lab.report.words import BETTER, WORSE, judge, like_with_like, verdicts
 from squareloss.lab.runs.store import Record
 
 _LONG = 45  # characters: more is a sentence, not a number with its interval
@@ -118,9 +118,10 @@ def paper(rows: Sequence[Row], header: Header) -> Table:
     for row in rows:
         for column in columns_of(rows, header):
             theirs = header.paper.get(row.name, {}).get(column.key)
-            ours, word = row.summary(column.key), against_paper(row, column, header)
+            ours = row.summary(column.key)
             if theirs is None or ours.mean is None:  # what was not run has nothing to stand beside
                 continue
+            word = agreement(ours, theirs)
             mean, std = (*theirs, None, None)[:2]
             texts = [mean_std(ours.mean, ours.std, column.show), mean_std(mean, std, column.show)]
             body.append(

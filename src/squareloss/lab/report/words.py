@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from squareloss.lab.report.header import Claim, Column, Header
 from squareloss.lab.report.rows import Row, columns_of, difference
-from squareloss.lab.report.statistics import Difference, agreement
+from squareloss.lab.report.statistics import Difference
 
 LOSSES = {
     "ce": "cross-entropy",
@@ -116,10 +116,10 @@ def summary(rows: Sequence[Row], header: Header) -> list[str]:
 
 def _pair(name: str, other: str, found: Sequence[Verdict]) -> str:
     parts = []
-    for word, lead in ((BETTER, "better in"), (WORSE, "worse in")):
+    for word in (BETTER, WORSE):
         mine = [f"{v.column.label} ({v.values()}: {v.amount()})" for v in found if v.word == word]
         if mine:
-            parts.append(f"{lead} {', '.join(mine)}")
+            parts.append(f"{word} in {', '.join(mine)}")
     same = [f"{v.column.label} ({v.amount()})" for v in found if v.word == SAME]
     if same:
         parts.append(f"can't be told apart in {', '.join(same)}")
@@ -205,12 +205,6 @@ def _at_edge(metrics: object) -> bool:
         return False
     rates = [row["lr"] for row in metrics["grid"]]
     return metrics.get("lr") in (min(rates), max(rates))
-
-
-def against_paper(row: Row, column: Column, header: Header) -> str:
-    """ "agrees", "differs", "can't be told", or "" where the paper has no value or the error is not known."""
-    paper = header.paper.get(row.name, {}).get(column.key)
-    return "" if paper is None else agreement(row.summary(column.key), paper)
 
 
 def judge(claim: Claim, rows: Sequence[Row], header: Header) -> str:
