@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2")  # lines differ by more than their colour
+_DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2")  # lines differ by more than their colour
 COLOURS = 7  # classes c0 to c6 of the page's style
 
 Points = Sequence[tuple[float, float]]
@@ -53,26 +53,27 @@ class Plot:
 
     def line(self, points: Points, colour: int, name: str = "", *, heavy: bool = False, dots: bool = True) -> None:
         """A line through points, with a dot and its values at each."""
-        style = f' stroke-dasharray="{DASHES[colour % len(DASHES)]}"' if DASHES[colour % len(DASHES)] and not heavy else ""
-        where = [self.at(x, y) for x, y in points]
-        path = " ".join(f"{a},{b}" for a, b in where)
-        self.parts.append(f'<polyline class="line c{colour % COLOURS}{" heavy" if heavy else ""}"{style} points="{path}"/>')
-        for (a, b), (x, y) in zip(where, points, strict=True) if dots else ():
-            told = escape(f"{name}: {self.value(y)} at {x:g}" if name else f"{self.value(y)} at {x:g}")
-            self.parts.append(f'<circle class="dot c{colour % COLOURS}" cx="{a}" cy="{b}" r="3"><title>{told}</title></circle>')
+        style = f' stroke-dasharray="{dashes(colour)}"' if dashes(colour) and not heavy else ""
+        kind = f"line c{colour % COLOURS}{' heavy' if heavy else ''}"
+        self.parts.append(f'<polyline class="{kind}"{style} points="{self._path(points)}"/>')
+        for x, y in points if dots else ():
+            told = f"{self.value(y)} at {x:g}"
+            self.dot(x, y, colour, f"{name}: {told}" if name else told)
+
+    def dot(self, x: float, y: float, colour: int, told: str) -> None:
+        """A dot that tells something when it is pointed at."""
+        a, b = self.at(x, y)
+        self.parts.append(f'<circle class="dot c{colour % COLOURS}" cx="{a}" cy="{b}" r="3">{_title(told)}</circle>')
 
     def band(self, low: Points, high: Points, colour: int) -> None:
         """A shaded band between two lines."""
-        path = " ".join(f"{a},{b}" for a, b in [self.at(*p) for p in low] + [self.at(*p) for p in reversed(high)])
-        self.parts.append(f'<polygon class="band c{colour % COLOURS}" points="{path}"/>')
+        self.parts.append(f'<polygon class="band c{colour % COLOURS}" points="{self._path([*low, *reversed(high)])}"/>')
 
     def box(self, left: float, right: float, low: float, high: float, kind: str, told: str = "") -> None:
         """A rectangle of the data's coordinates, of a class of the page's style."""
         (a, b), (c, d) = self.at(left, max(low, high)), self.at(right, min(low, high))
-        title = f"<title>{escape(told)}</title>" if told else ""
-        self.parts.append(
-            f'<rect class="{kind}" x="{a}" y="{b}" width="{round(c - a, 1)}" height="{round(d - b, 1)}">{title}</rect>'
-        )
+        size = f'width="{round(c - a, 1)}" height="{round(d - b, 1)}"'
+        self.parts.append(f'<rect class="{kind}" x="{a}" y="{b}" {size}>{_title(told)}</rect>')
 
     def rule(self, start: tuple[float, float], end: tuple[float, float], kind: str = "guide") -> None:
         """A straight line."""
@@ -86,8 +87,7 @@ class Plot:
 
     def trace(self, points: Points, kind: str, width: float = 1.6) -> None:
         """A solid line, of a class of the page's style ("line c0", "guide")."""
-        path = " ".join(f"{a},{b}" for a, b in (self.at(x, y) for x, y in points))
-        self.parts.append(f'<polyline class="{kind}" style="fill:none;stroke-width:{width}" points="{path}"/>')
+        self.parts.append(f'<polyline class="{kind}" style="fill:none;stroke-width:{width}" points="{self._path(points)}"/>')
 
     def dots(self, points: Points, colour: int, size: float = 3.0) -> None:
         """Many small dots, as one path."""
@@ -98,9 +98,8 @@ class Plot:
     def circle(self, x: float, y: float, radius: float, told: str = "") -> None:
         """A ring of a radius in the units of x, to mark a place."""
         (a, b), (c, _) = self.at(x, y), self.at(x + radius, y)
-        title = f"<title>{escape(told)}</title>" if told else ""
         style = "fill:none;stroke-width:2;stroke:var(--bad)"
-        self.parts.append(f'<circle style="{style}" cx="{a}" cy="{b}" r="{round(c - a, 1)}">{title}</circle>')
+        self.parts.append(f'<circle style="{style}" cx="{a}" cy="{b}" r="{round(c - a, 1)}">{_title(told)}</circle>')
 
     def image(self, address: str) -> None:
         """A picture that fills the axes."""
@@ -119,6 +118,10 @@ class Plot:
             f'<svg class="plot" viewBox="0 0 {self.width} {self.height}" role="img" aria-label="{name}">'
             f"{''.join(self._axes())}{''.join(self.parts)}</svg>"
         )
+
+    def _path(self, points: Points) -> str:
+        """The corners of a line, as SVG has them."""
+        return " ".join(f"{a},{b}" for a, b in (self.at(x, y) for x, y in points))
 
     def _axes(self) -> list[str]:
         (left, bottom), (right, top) = self.at(self.x[0], self.y[0]), self.at(self.x[1], self.y[1])
@@ -144,6 +147,16 @@ class Plot:
 
     def _tick(self, value: float) -> str:
         return f"{round(100 * value, 6):g}%" if self.percent else f"{value:g}"
+
+
+def dashes(colour: int) -> str:
+    """How a line of a colour is broken, "" for not at all."""
+    return _DASHES[colour % len(_DASHES)]
+
+
+def _title(told: str) -> str:
+    """What is told when something is pointed at."""
+    return f"<title>{escape(told)}</title>" if told else ""
 
 
 def decades(low: float, high: float) -> list[tuple[float, str]]:

@@ -17,7 +17,7 @@ from squareloss.lab.report import tables, words
 from squareloss.lab.report.figures import Figure, figures
 from squareloss.lab.report.header import Header, read
 from squareloss.lab.report.rows import Row, asked_for, rows_of
-from squareloss.lab.report.svg import DASHES
+from squareloss.lab.report.svg import dashes
 from squareloss.lab.report.tables import Table
 from squareloss.lab.report.views import View, view
 from squareloss.lab.runs.store import Record, Store, StoreError, explained, write_atomically
@@ -124,7 +124,7 @@ def page(reports: Sequence[StudyReport]) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals["dash"] = lambda colour: DASHES[colour % len(DASHES)]
+    environment.globals["dash"] = dashes
     template = environment.from_string((files("squareloss.lab.report") / "page.html").read_text(encoding="utf-8"))
     return template.render(reports=reports, title=" · ".join(report.header.title for report in reports))
 

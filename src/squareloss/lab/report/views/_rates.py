@@ -6,13 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from squareloss.lab.report.figures import Panel
-from squareloss.lab.report.svg import COLOURS, Plot, decades
+from squareloss.lab.report.svg import Plot, decades
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.runs.store import Record
 
@@ -205,10 +204,10 @@ def panel(
 
     They go through the first point, or the last (-1). One panel, or none where there is nothing to draw.
     """
-    lines = [[(_place(x, exponential), m, e) for x, m, e in _points(series)] for series in rows]
+    lines = [_points(series, exponential) for series in rows]
     guides = [_guide(line, series.bound, exponential, through) for line, series in zip(lines, rows, strict=True)]
-    heights = [math.log10(m) for line in lines for _, m, _ in line] + [end[1] for guide in guides for end in guide]
-    places = [x for line in lines for x, _, _ in line]
+    heights = [point.height for line in lines for point in line] + [end[1] for guide in guides for end in guide]
+    places = [point.place for line in lines for point in line]
     if not places:
         return []
     low, high = min(heights), max(heights)
@@ -217,39 +216,46 @@ def panel(
     x = (min(places), max(places) if max(places) > min(places) else min(places) + 1)
     plot = Plot(x_label, y_label, x, y, heading, x_ticks=None if exponential else decades(*x), y_ticks=decades(*y))
     for colour, (line, series, guide) in enumerate(zip(lines, rows, guides, strict=True)):
-        _draw(plot, line, series, colour)
+        _draw(plot, line, series.name, colour)
         if guide:
             plot.rule(guide[0], guide[1])
     return [Panel(heading, plot.svg(), [(i, series.name, False) for i, series in enumerate(rows)])]
 
 
-def _points(series: Series) -> list[tuple[float, float, float]]:
-    """x, mean and standard error, where the mean is positive."""
-    return [(x, float(m), float(e)) for x, m, e in zip(series.x, series.means, series.errors, strict=True) if m > 0]
+class _Point(NamedTuple):
+    """A mean at x with its standard error; place and height are where it lies on the axes."""
+
+    x: float
+    mean: float
+    error: float
+    place: float
+
+    @property
+    def height(self) -> float:
+        return math.log10(self.mean)
 
 
-def _place(x: float, exponential: bool) -> float:
-    return x if exponential else math.log10(x)
+def _points(series: Series, exponential: bool) -> list[_Point]:
+    """Those of a series whose mean is positive."""
+    means = zip(series.x, series.means, series.errors, strict=True)
+    return [_Point(x, float(m), float(e), x if exponential else math.log10(x)) for x, m, e in means if m > 0]
 
 
-def _guide(
-    line: Sequence[tuple[float, float, float]], bound: float | None, exponential: bool, through: int
-) -> list[tuple[float, float]]:
+def _guide(line: Sequence[_Point], bound: float | None, exponential: bool, through: int) -> list[tuple[float, float]]:
     if bound is None or not line:
         return []
     fall = bound * (math.log10(math.e) if exponential else 1)
-    place, mean, _ = line[through]
-    return [(x, math.log10(mean) + fall * (x - place)) for x in (line[0][0], line[-1][0])]
+    held = line[through]
+    return [(end.place, held.height + fall * (end.place - held.place)) for end in (line[0], line[-1])]
 
 
-def _draw(plot: Plot, line: Sequence[tuple[float, float, float]], series: Series, colour: int) -> None:
-    plot.line([(x, math.log10(m)) for x, m, _ in line], colour, dots=False)
-    values = [x for x, m in zip(series.x, series.means, strict=True) if m > 0]
-    for (x, mean, error), value in zip(line, values, strict=True):
-        if 0 < 2 * error < mean:
-            plot.bar(x, math.log10(mean - 2 * error), math.log10(mean + 2 * error), colour)
-        (a, b), told = plot.at(x, math.log10(mean)), escape(f"{series.name}: {mean:.4g} at {value:g}")
-        plot.parts.append(f'<circle class="dot c{colour % COLOURS}" cx="{a}" cy="{b}" r="3"><title>{told}</title></circle>')
+def _draw(plot: Plot, line: Sequence[_Point], name: str, colour: int) -> None:
+    plot.line([(point.place, point.height) for point in line], colour, dots=False)
+    for point in line:
+        twice = 2 * point.error
+        if 0 < twice < point.mean:
+            plot.bar(point.place, math.log10(point.mean - twice), math.log10(point.mean + twice), colour)
+        plot.dot(point.place, point.height, colour, f"{name}: {point.mean:.4g} at {point.x:g}")
 
 
 def by(records: Sequence[Record], key: Callable[[Mapping[str, Any]], Any], x: str = "n") -> dict[Any, list[Record]]:
