@@ -19,6 +19,7 @@ from squareloss.lab.data import Dataset
 from squareloss.lab.data.dataset import drawn
 from squareloss.lab.report.figures import WORST
 from squareloss.lab.studies.distances import distances
+from squareloss.lab.studies.rounding import rounded
 from squareloss.lab.training.loop import outputs_of
 from squareloss.losses import Loss
 
@@ -116,7 +117,7 @@ def _reading(probabilities: Tensor, labels: Tensor, seed: int) -> Json:
         "ece_noise": float(evaluation["ece"].details["noise"]),
         "brier": float(evaluation["brier"]),
         "reliability": bins(probabilities, labels),
-        "replicates": {name: _short(evaluation.replicates[name]) for name in ("ece", "brier")},
+        "replicates": {name: rounded(evaluation.replicates[name]) for name in ("ece", "brier")},
     }
 
 
@@ -125,8 +126,8 @@ def bins(probabilities: Tensor, labels: Tensor) -> Json:
     table = metrics.reliability(probabilities, labels)
     return {
         "count": [int(n) for n in table.count.tolist()],
-        "confidence": _short(table.confidence),
-        "accuracy": _short(table.accuracy),
+        "confidence": rounded(table.confidence),
+        "accuracy": rounded(table.accuracy),
     }
 
 
@@ -199,7 +200,7 @@ def _distances(network: nn.Module, loss: Loss, preprocess: nn.Module, data: Data
     x, y = preprocess(data.test.x[rows].to(device)), data.test.y[rows].to(device)
     reach = distances(lambda z: loss.link.scores(network(z)), x, y, free=varying(data).to(device)).cpu().double()
     levels = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
-    quantiles = _short(torch.quantile(reach, levels, interpolation="lower"))
+    quantiles = rounded(torch.quantile(reach, levels, interpolation="lower"))
     return {
         "margin": float(reach.median()),
         "distances": {"norm": "l2", "points": len(reach), "radius": quantiles},
@@ -229,9 +230,4 @@ def _replicates(points: dict[str, Tensor], seed: int, statistic: Callable[[Tenso
     table = torch.stack([values.cpu() for values in points.values()])  # (M, N)
     drawn = (torch.randint(total, (total,), generator=generator) for _ in range(REPLICATES))
     replicates = torch.stack([torch.stack([statistic(row[rows]) for row in table]) for rows in drawn], 1)  # (M, R)
-    return {name: _short(row) for name, row in zip(points, replicates, strict=True)}
-
-
-def _short(values: Tensor) -> list[float]:
-    """Numbers with six significant digits: what a figure or an interval needs, in a small file."""
-    return [float(f"{value:.6g}") for value in values.tolist()]
+    return {name: rounded(row) for name, row in zip(points, replicates, strict=True)}

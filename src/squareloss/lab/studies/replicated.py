@@ -19,12 +19,14 @@ from squareloss.lab.data.replications import Splits, network_seed
 from squareloss.lab.data.synthetic import Sample
 from squareloss.lab.runs import Context, Job, Result
 from squareloss.lab.studies.one_output import LOSSES, blended
+from squareloss.lab.studies.rounding import rounded
 from squareloss.lab.training import stacked
 from squareloss.lab.training.stacked import Stack, forward
 
 PENALTIES = ("sum", "mean")
 MOST = 10**9  # networks x points x width that train together on a GPU: 240 of the paper's sine networks, some 15 GB
 WORTH = 8 * 10**11  # networks x points x width x steps from which compiling a step takes less time than it saves
+DIGITS = 4  # significant ones of what is kept of each replication
 _EVALUATED = 2 * 10**8  # networks x points x width that are evaluated at once
 
 Draw = Callable[[Job], Splits]
@@ -78,7 +80,7 @@ class Trained:
     def error(self, sample: Sample, outputs: Tensor | None = None) -> list[float]:
         """Share of a sample that is classified wrong, by replication."""
         f = self.outputs(sample.x) if outputs is None else outputs
-        return rounded(((f > 0) != (sample.y > 0)).float().mean(-1))
+        return rounded(((f > 0) != (sample.y > 0)).float().mean(-1), DIGITS)
 
 
 def trained(jobs: Sequence[Job], context: Context, draw: Draw, *, products: str, every: int = 0) -> Iterator[Trained]:
@@ -170,9 +172,3 @@ def penalty(spec: Mapping[str, Any]) -> float:
 
 def _on(split: Splits, device: str) -> Splits:
     return Splits(*(Sample(*(tensor.to(device) for tensor in sample)) for sample in split))
-
-
-def rounded(values: Tensor | Sequence[float], digits: int = 4) -> list[float]:
-    """Plain numbers of so many significant digits, so that results stay small."""
-    plain = values.tolist() if isinstance(values, Tensor) else values
-    return [float(f"{value:.{digits}g}") for value in plain]

@@ -29,7 +29,8 @@ from squareloss.lab.report.fields import pack
 from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies.boundary import lattice
 from squareloss.lab.studies.one_output import LOSSES, other_readings, probabilities, temperatures
-from squareloss.lab.studies.replicated import PENALTIES, Trained, rounded, trained
+from squareloss.lab.studies.replicated import DIGITS, PENALTIES, Trained, trained
+from squareloss.lab.studies.rounding import rounded
 from squareloss.lab.training.stacked import PRODUCTS
 
 MUS = (0.0, 0.001, 0.01, 0.1, 1.0)
@@ -146,7 +147,7 @@ def measured(networks: Trained) -> dict[str, Any]:
     for name, p in other_readings(loss, f_test, scale).items():
         found["also"][name] = calibration(p - test.eta, others[name] - truth)
     if loss == "CE":
-        found["temperature"] = rounded(scale)
+        found["temperature"] = rounded(scale, DIGITS)
     if loss in PAIR and not spec["changed"]:
         found["figures"] = pictures(p_test[0] - test.eta[0], p_grid, truth)
     return found
@@ -155,10 +156,10 @@ def measured(networks: Trained) -> dict[str, Any]:
 def calibration(at_test: Tensor, on_grid: Tensor) -> dict[str, list[float]]:
     """Largest and mean |p - eta| by replication, over the test points (R, n) and over the lattice (R, m)."""
     return {
-        "linf_grid": rounded(on_grid.abs().amax(-1)),
-        "linf_test": rounded(at_test.abs().amax(-1)),
-        "l1_grid": rounded(on_grid.abs().mean(-1)),
-        "l1_test": rounded(at_test.abs().mean(-1)),
+        "linf_grid": rounded(on_grid.abs().amax(-1), DIGITS),
+        "linf_test": rounded(at_test.abs().amax(-1), DIGITS),
+        "l1_grid": rounded(on_grid.abs().mean(-1), DIGITS),
+        "l1_test": rounded(at_test.abs().mean(-1), DIGITS),
     }
 
 

@@ -28,7 +28,8 @@ from squareloss.lab.report.fields import pack_lines
 from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies import boundary
 from squareloss.lab.studies.one_output import LOSSES
-from squareloss.lab.studies.replicated import PENALTIES, Trained, rounded, trained
+from squareloss.lab.studies.replicated import DIGITS, PENALTIES, Trained, trained
+from squareloss.lab.studies.rounding import rounded
 
 MUS = (0.0, 0.001, 0.01, 0.1, 1.0)
 REACH = 1.5  # of the box in which the boundary is traced
@@ -132,7 +133,7 @@ def measured(networks: Trained) -> dict[str, Any]:
         "validation_error": networks.error(data.validation),
         "test_error": networks.error(data.test),
         "sparse_error": sparse_error(networks),
-        "unrest": rounded(unrest(torch.stack(networks.losses))) if networks.losses else [],
+        "unrest": rounded(unrest(torch.stack(networks.losses)), DIGITS) if networks.losses else [],
     }
     keep = spec["loss"] in DRAWN and not spec["changed"]
     margins, lines = traced(networks, spec["side"], INSTANCES if keep else 0)
@@ -157,7 +158,7 @@ def sparse_error(networks: Trained) -> list[float]:
         gaps = gaps.masked_fill(test.y[r][:, None] != train.y[r], torch.inf).min(1).values
         farthest = gaps.topk(max(1, len(gaps) // 10)).indices
         found.append(float(wrong[r][farthest].float().mean()))
-    return rounded(found)
+    return rounded(found, DIGITS)
 
 
 def unrest(losses: Tensor) -> Tensor:
@@ -199,7 +200,7 @@ def traced(networks: Trained, side: int, instances: int) -> tuple[dict[str, list
         found["margin_train"].append(float(signed(f, train.x[r], train.y[r], segments).min()))
         if r < instances:
             lines.append(pack_lines(boundary.chains(segments, 0.004), REACH))
-    return {key: rounded(margins) for key, margins in found.items()}, lines
+    return {key: rounded(margins, DIGITS) for key, margins in found.items()}, lines
 
 
 def signed(f: boundary.Function, points: Tensor, labels: Tensor, segments: Tensor) -> Tensor:

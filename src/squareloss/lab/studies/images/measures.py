@@ -30,6 +30,7 @@ from squareloss.lab.data.dataset import drawn, take
 from squareloss.lab.runs.store import write_atomically
 from squareloss.lab.studies.images.networks import Trained
 from squareloss.lab.studies.measure import bins, fit_temperature
+from squareloss.lab.studies.rounding import rounded
 from squareloss.lab.training.loop import outputs_of
 
 Json = dict[str, Any]
@@ -69,7 +70,7 @@ def clean(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) ->
     curve = net.facts["curve"]
     return {
         "accuracy": read["accuracy"],
-        "train_accuracy": _short(curve[-1]["train_accuracy"]),
+        "train_accuracy": rounded(curve[-1]["train_accuracy"]),
         "temperature": read["temperature"],
         "readings": read["readings"],
         "noise": {"std": settings["noise"], "accuracy": noise["accuracy"]},
@@ -77,7 +78,7 @@ def clean(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) ->
         "curve": _thin(curve),
         "side_by_side": net.facts["side_by_side"],
         "timings": {
-            **{name: _short(net.facts[key]) for name, key in (("training", "seconds"), ("training_wall", "wall"))},
+            **{name: rounded(net.facts[key]) for name, key in (("training", "seconds"), ("training_wall", "wall"))},
             "calibration": read["seconds"],
             "noise": noise["seconds"],
         },
@@ -91,7 +92,7 @@ def _readings(net: Trained) -> Json:
     own = _reading(net.loss.probabilities(outputs), labels)
     if isinstance(net.loss.link, Coding):
         clipped = metrics.ece(net.loss.link.eta(outputs), labels)
-        own |= {"ece_clipped": _short(float(clipped)), "outside": _short(clipped.outside)}
+        own |= {"ece_clipped": rounded(float(clipped)), "outside": rounded(clipped.outside)}
     return {
         "accuracy": float((net.loss.link.predict(outputs) == labels).double().mean()),
         "temperature": sum(float(one.state()["temperature"]) for one in fitted) / 2,
@@ -134,7 +135,7 @@ def crossed(scores: Tensor, labels: Tensor, fit: Callable[[Tensor], Calibrator])
 def _reading(probabilities: Tensor, labels: Tensor) -> Json:
     evaluation = metrics.evaluate(probabilities, labels, bootstrap=0)
     return {
-        **{name: _short(float(evaluation[name])) for name in ("ece", "smooth_ece", "classwise_ece", "brier", "nll")},
+        **{name: rounded(float(evaluation[name])) for name in ("ece", "smooth_ece", "classwise_ece", "brier", "nll")},
         "reliability": bins(probabilities, labels),
     }
 
@@ -281,11 +282,6 @@ def _thin(curve: Sequence[Mapping[str, Any]], most: int = 50) -> Json:
     kept = [row for i, row in enumerate(curve) if (len(curve) - 1 - i) % every == 0]
     return {
         "epoch": [row["epoch"] + 1 for row in kept],
-        "loss": [_short(row["loss"]) for row in kept],
-        "train_accuracy": [_short(row["train_accuracy"]) for row in kept],
+        "loss": [rounded(row["loss"]) for row in kept],
+        "train_accuracy": [rounded(row["train_accuracy"]) for row in kept],
     }
-
-
-def _short(value: float) -> float:
-    """Six significant digits."""
-    return float(f"{value:.6g}")

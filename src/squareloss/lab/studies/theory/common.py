@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from squareloss.lab.runs import Cell, Context, Job, Result
 
@@ -70,12 +69,6 @@ def seed_of(*numbers: int) -> int:
 def replications(count: int, n: int) -> int:
     """So many, but twenty at most beyond n = 10,000: factorising takes n^3 / 3 operations, and large samples differ less."""
     return count if n <= 10_000 else min(count, 20)
-
-
-def rounded(values: Tensor | Sequence[float] | float) -> Any:
-    """Numbers with six significant digits: results stay small."""
-    found = values.tolist() if isinstance(values, Tensor) else values
-    return [rounded(value) for value in found] if isinstance(found, (list, tuple)) else float(f"{found:.6g}")
 
 
 def parts(count: int, size: int, device: str) -> Iterator[slice]:

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squareloss.lab.studies.theory.common import Theorem, Work, replications, rounded
+from squareloss.lab.studies.rounding import rounded
+from squareloss.lab.studies.theory.common import Theorem, Work, replications
 from squareloss.lab.studies.theory.sphere import Circle, Target, circle_points, penalty, ridge, uniform
 
 KAPPAS = (0.5, 1.0, 2.0)

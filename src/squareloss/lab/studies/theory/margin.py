@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from squareloss.lab.studies.rounding import rounded
 from squareloss.lab.studies.theory.arcs import Arcs
-from squareloss.lab.studies.theory.common import Theorem, Work, rounded, seed_of
+from squareloss.lab.studies.theory.common import Theorem, Work, seed_of
 from squareloss.lab.studies.theory.logistic import circle_logistic
 from squareloss.lab.studies.theory.sphere import Circle, circle_points, gram, ridge
 from squareloss.ntk.descent import descend, draw, safe_rate

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from squareloss.lab.studies.rounding import rounded
 from squareloss.lab.studies.theory.arcs import Arcs
-from squareloss.lab.studies.theory.common import Theorem, Work, rounded
+from squareloss.lab.studies.theory.common import Theorem, Work
 from squareloss.lab.studies.theory.sphere import ridge
 
 _NS = {"smoke": [8, 24], "laptop": [12, 20, 28, 36, 44, 52, 60], "paper": list(range(12, 101, 8))}

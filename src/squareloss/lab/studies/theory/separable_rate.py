@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from squareloss.lab.studies.rounding import rounded
 from squareloss.lab.studies.theory.arcs import Arcs, Caps
-from squareloss.lab.studies.theory.common import Theorem, Work, rounded
+from squareloss.lab.studies.theory.common import Theorem, Work
 from squareloss.lab.studies.theory.sphere import ridge
 
 _NS = {"smoke": [8, 24], "laptop": [12, 16, 20, 24, 28, 32, 36, 40, 44], "paper": list(range(12, 65, 4))}
