@@ -3,6 +3,7 @@
 import math
 import sys
 import warnings
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from squareloss.lab.data import load
 from squareloss.lab.runs import Context, Job, Result, Store
 from squareloss.lab.runs.execute import execute
 from squareloss.lab.studies import ingredients, measure
-from squareloss.lab.studies.compare import Compare, _thin, default_folder
+from squareloss.lab.studies.compare import Compare, default_folder
 from squareloss.lab.studies.ingredients import LOSSES, Source
 from squareloss.lab.studies.plan import plan, radius
 from squareloss.lab.training.loop import Epoch, Run, outputs_of, train
@@ -320,5 +321,6 @@ def test_radii_as_people_write_them():
 
 
 def test_long_curves_are_thinned_and_keep_their_end():
-    thin = _thin([Epoch(i, 0.1, 1.0, 0.5, 0.0) for i in range(200)])
+    rows = [asdict(Epoch(i, 0.1, 1.0, 0.5, 0.0)) for i in range(200)]
+    thin = measure.thinned(rows, most=60, digits=5)
     assert len(thin["epoch"]) <= 60 and thin["epoch"][-1] == 200

@@ -11,7 +11,6 @@ have the same splits, initial weights, order of batches, noise and attacked poin
 from __future__ import annotations
 
 import itertools
-import math
 import shlex
 import time
 from collections import defaultdict
@@ -28,7 +27,7 @@ from squareloss.lab.report import header
 from squareloss.lab.report.rows import REPLICATES
 from squareloss.lab.runs import Cell, Context, Job, Result, Store
 from squareloss.lab.studies.ingredients import LOSSES, Source, build
-from squareloss.lab.studies.measure import measure, validation_score
+from squareloss.lab.studies.measure import measure, thinned, validation_score
 from squareloss.lab.training import captured
 from squareloss.lab.training.loop import Diverged, Epoch, Run, outputs_of
 from squareloss.lab.training.recipes import Recipe
@@ -145,7 +144,7 @@ class Compare:
         replicates = found.pop("replicates")
         for suffix, reading in found["readings"].items():
             replicates |= {f"{key}{suffix}": values for key, values in reading.pop("replicates").items()}
-        found |= {"lr": self.lrs[best], "grid": grid, "curve": _thin(curve)}
+        found |= {"lr": self.lrs[best], "grid": grid, "curve": thinned([asdict(row) for row in curve], most=60, digits=5)}
         return Result(job, found, artefacts={REPLICATES: {key: torch.tensor(values) for key, values in replicates.items()}})
 
 
@@ -191,14 +190,3 @@ def _validated(run: Run, curve: list[Epoch] | Diverged, data: Dataset) -> dict[s
     if outputs.isfinite().all():
         row["accuracy"], row["nll"] = validation_score(run.loss, outputs, data.validation.y.to(outputs.device))
     return row
-
-
-def _thin(curve: Sequence[Epoch], most: int = 60) -> dict[str, list[float]]:
-    """The training curve, at most some sixty epochs of it, the last among them."""
-    every = math.ceil(len(curve) / most)
-    kept = [row for i, row in enumerate(curve) if (len(curve) - 1 - i) % every == 0]
-    return {
-        "epoch": [row.epoch + 1 for row in kept],
-        "loss": [float(f"{row.loss:.5g}") for row in kept],
-        "train_accuracy": [float(f"{row.train_accuracy:.5g}") for row in kept],
-    }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ def measure(
         "temperature": float(temperature.state()["temperature"]),
         "temperature_fitted": fitted,
         "readings": {
-            "": _reading(loss.probabilities(outputs), labels, seed) | _raw(loss, outputs, labels),
+            "": _reading(loss.probabilities(outputs), labels, seed) | raw_eta(loss, outputs, labels),
             "+temperature": _reading(softened, labels, seed),
             "+asinh": _reading(bent, labels, seed),
         },
@@ -131,8 +132,19 @@ def bins(probabilities: Tensor, labels: Tensor) -> Json:
     }
 
 
-def _raw(loss: Loss, outputs: Tensor, labels: Tensor) -> Json:
-    """Of square losses: the ECE of raw eta clipped to [0, 1], and the share of eta outside."""
+def thinned(curve: Sequence[Mapping[str, Any]], most: int, digits: int) -> Json:
+    """The curve of a training, a row per epoch, for a figure: at most so many epochs of it, the last among them."""
+    every = math.ceil(len(curve) / most)
+    kept = [row for i, row in enumerate(curve) if (len(curve) - 1 - i) % every == 0]
+    return {
+        "epoch": [row["epoch"] + 1 for row in kept],
+        "loss": [rounded(row["loss"], digits) for row in kept],
+        "train_accuracy": [rounded(row["train_accuracy"], digits) for row in kept],
+    }
+
+
+def raw_eta(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """Of square losses: the ECE of raw eta clipped to [0, 1], and the share of eta outside; nothing of others."""
     if not isinstance(loss.link, Coding):
         return {}
     clipped = metrics.ece(loss.link.eta(outputs), labels)

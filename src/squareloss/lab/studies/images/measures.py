@@ -29,7 +29,7 @@ from squareloss.codings import Coding
 from squareloss.lab.data.dataset import drawn, take
 from squareloss.lab.runs.store import write_atomically
 from squareloss.lab.studies.images.networks import Trained
-from squareloss.lab.studies.measure import bins, fit_temperature
+from squareloss.lab.studies.measure import bins, fit_temperature, raw_eta, thinned
 from squareloss.lab.studies.rounding import rounded
 from squareloss.lab.training.loop import outputs_of
 
@@ -75,7 +75,7 @@ def clean(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) ->
         "readings": read["readings"],
         "noise": {"std": settings["noise"], "accuracy": noise["accuracy"]},
         **{f"noise_{std:g}": value for std, value in zip(settings["noise"], noise["accuracy"], strict=True)},
-        "curve": _thin(curve),
+        "curve": thinned(curve, most=50, digits=6),
         "side_by_side": net.facts["side_by_side"],
         "timings": {
             **{name: rounded(net.facts[key]) for name, key in (("training", "seconds"), ("training_wall", "wall"))},
@@ -90,9 +90,7 @@ def _readings(net: Trained) -> Json:
     fit = lambda rows: fit_temperature(net.loss, outputs[rows], labels[rows])[0]
     softened, fitted = crossed(net.loss.link.scores(outputs), labels, fit)
     own = _reading(net.loss.probabilities(outputs), labels)
-    if isinstance(net.loss.link, Coding):
-        clipped = metrics.ece(net.loss.link.eta(outputs), labels)
-        own |= {"ece_clipped": rounded(float(clipped)), "outside": rounded(clipped.outside)}
+    own |= {name: rounded(value) for name, value in raw_eta(net.loss, outputs, labels).items()}
     return {
         "accuracy": float((net.loss.link.predict(outputs) == labels).double().mean()),
         "temperature": sum(float(one.state()["temperature"]) for one in fitted) / 2,
@@ -274,14 +272,3 @@ def _packed(mask: Tensor) -> str:
 def _unpacked(text: str, count: int) -> Tensor:
     bits = np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=count)
     return torch.from_numpy(bits.astype(bool))
-
-
-def _thin(curve: Sequence[Mapping[str, Any]], most: int = 50) -> Json:
-    """The training curve, at most some fifty epochs of it, the last among them."""
-    every = -(-len(curve) // most)
-    kept = [row for i, row in enumerate(curve) if (len(curve) - 1 - i) % every == 0]
-    return {
-        "epoch": [row["epoch"] + 1 for row in kept],
-        "loss": [rounded(row["loss"]) for row in kept],
-        "train_accuracy": [rounded(row["train_accuracy"]) for row in kept],
-    }
