@@ -24,12 +24,21 @@ from squareloss.lab.training import stacked
 from squareloss.lab.training.stacked import Stack, forward
 
 PENALTIES = ("sum", "mean")
+OPTIONS = {
+    "penalty": "sum or mean: mu |W|^2 beside the sum of the losses (the paper's text), or beside their mean",
+    "lr": "RMSProp's learning rate; 0.001, or torch's default 0.01",
+}
 MOST = 10**9  # networks x points x width that train together on a GPU: 240 of the paper's sine networks, some 15 GB
 WORTH = 8 * 10**11  # networks x points x width x steps from which compiling a step takes less time than it saves
 DIGITS = 4  # significant ones of what is kept of each replication
 _EVALUATED = 2 * 10**8  # networks x points x width that are evaluated at once
 
 Draw = Callable[[Job], Splits]
+
+
+def read_otherwise(penalty: str, lr: float) -> list[dict[str, Any]]:
+    """What the paper leaves open, read otherwise, one change at a time: the other penalty, the other learning rate."""
+    return [{"penalty": "sum" if penalty == "mean" else "mean"}, {"lr": 0.001 if lr == 0.01 else 0.01}]
 
 
 @dataclass

@@ -29,7 +29,7 @@ from squareloss.lab.report.fields import pack
 from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies.boundary import lattice
 from squareloss.lab.studies.one_output import LOSSES, other_readings, probabilities, temperatures
-from squareloss.lab.studies.replicated import DIGITS, PENALTIES, Trained, trained
+from squareloss.lab.studies.replicated import DIGITS, OPTIONS, PENALTIES, Trained, read_otherwise, trained
 from squareloss.lab.studies.rounding import rounded
 from squareloss.lab.training.stacked import PRODUCTS
 
@@ -79,8 +79,7 @@ class Sine:
     seeds: ClassVar[Mapping[str, int]] = {"smoke": 1, "laptop": 1, "paper": 1}  # replications are inside a cell
     options: ClassVar[Mapping[str, str]] = {
         "reading": f"of eta = sin(sqrt2 pi |x|), which turns negative: {', '.join(READINGS)}",
-        "penalty": "sum or mean: mu |W|^2 beside the sum of the losses (the paper's text), or beside their mean",
-        "lr": "RMSProp's learning rate; 0.001, or torch's default 0.01",
+        **OPTIONS,
         "products": "of training on a GPU: bfloat16, tf32 or float32; it does not matter on a CPU",
     }
 
@@ -94,15 +93,12 @@ class Sine:
         """Every loss and mu; the paper's two losses under other readings, with other numbers of points and other widths."""
         size = SIZES[scale]
         found = [self._cell(scale, loss, mu, size.replications) for loss in LOSSES for mu in size.mus]
-        for other in self._other_readings():
+        readings = [{"reading": reading} for reading in READINGS if reading != self.reading]
+        for other in [*readings, *read_otherwise(self.penalty, self.lr)]:
             mus = [mu for mu in size.mus if mu] if "penalty" in other else [BEST]  # the reading changes what mu means
             found += [self._cell(scale, loss, mu, size.few, other) for loss in PAIR for mu in mus]
         slopes = [{"n": n} for n in size.ns] + [{"width": width} for width in size.widths]
         return found + [self._cell(scale, loss, BEST, size.fewest, other) for other in slopes for loss in PAIR]
-
-    def _other_readings(self) -> list[dict[str, Any]]:
-        penalty, lr = ("sum" if self.penalty == "mean" else "mean"), (0.001 if self.lr == 0.01 else 0.01)
-        return [*({"reading": reading} for reading in READINGS if reading != self.reading), {"penalty": penalty}, {"lr": lr}]
 
     def _cell(self, scale: str, loss: str, mu: float, replications: int, other: Mapping[str, Any] | None = None) -> Cell:
         size, other = SIZES[scale], other or {}

@@ -28,7 +28,7 @@ from squareloss.lab.report.fields import pack_lines
 from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies import boundary
 from squareloss.lab.studies.one_output import LOSSES
-from squareloss.lab.studies.replicated import DIGITS, PENALTIES, Trained, trained
+from squareloss.lab.studies.replicated import DIGITS, OPTIONS, PENALTIES, Trained, read_otherwise, trained
 from squareloss.lab.studies.rounding import rounded
 
 MUS = (0.0, 0.001, 0.01, 0.1, 1.0)
@@ -71,10 +71,7 @@ class Spirals:
         default_factory=lambda: {"smoke": "seconds", "laptop": "6 minutes on 2 cores", "paper": "82 s on an H200"}
     )
     seeds: ClassVar[Mapping[str, int]] = {"smoke": 1, "laptop": 1, "paper": 1}  # replications are inside a cell
-    options: ClassVar[Mapping[str, str]] = {
-        "penalty": "sum or mean: mu |W|^2 beside the sum of the losses (the paper's text), or beside their mean",
-        "lr": "RMSProp's learning rate; 0.001, or torch's default 0.01",
-    }
+    options: ClassVar[Mapping[str, str]] = OPTIONS
 
     def __post_init__(self) -> None:
         choose("penalty", self.penalty, PENALTIES)
@@ -83,31 +80,18 @@ class Spirals:
     def cells(self, scale: str) -> list[Cell]:
         """Every loss and mu, and both of the paper's losses under each other reading."""
         size = SIZES[scale]
-        here = {"penalty": self.penalty, "lr": self.lr}
-        found = [self._cell(scale, loss, mu, size.replications, here) for loss in LOSSES for mu in size.mus]
-        for other in self._other_readings():
+        found = [self._cell(scale, loss, mu, size.replications) for loss in LOSSES for mu in size.mus]
+        for other in read_otherwise(self.penalty, self.lr):
             mus = [mu for mu in size.mus if mu or "lr" in other]  # without a penalty its reading does not matter
-            found += [self._cell(scale, loss, mu, size.few, here, other) for loss in DRAWN for mu in mus]
+            found += [self._cell(scale, loss, mu, size.few, other) for loss in DRAWN for mu in mus]
         return found
 
-    def _other_readings(self) -> list[dict[str, Any]]:
-        penalty, lr = ("sum" if self.penalty == "mean" else "mean"), (0.001 if self.lr == 0.01 else 0.01)
-        return [{"penalty": penalty}, {"lr": lr}]
-
-    def _cell(
-        self,
-        scale: str,
-        loss: str,
-        mu: float,
-        replications: int,
-        here: Mapping[str, Any],
-        other: Mapping[str, Any] | None = None,
-    ) -> Cell:
+    def _cell(self, scale: str, loss: str, mu: float, replications: int, other: Mapping[str, Any] | None = None) -> Cell:
         size, other = SIZES[scale], other or {}
         spec = {
-            "task": "spirals", "loss": loss, "mu": mu, **here, **other, "n": 200, "width": size.width, "steps": size.steps,
-            "replications": replications, "held_out": size.held_out, "side": size.side, "every": size.every,
-            "changed": next(iter(other), ""),
+            "task": "spirals", "loss": loss, "mu": mu, "penalty": self.penalty, "lr": self.lr, **other, "n": 200,
+            "width": size.width, "steps": size.steps, "replications": replications, "held_out": size.held_out,
+            "side": size.side, "every": size.every, "changed": next(iter(other), ""),
         }  # fmt: skip
         suffix = "".join(f"-{key}={value}" for key, value in other.items())
         paper = scale == "paper"
