@@ -17,7 +17,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from squareloss.lab.report.views.image_rows import LEVELS, Net, label, nets, pairs
+from squareloss.lab.report.views.image_rows import Net, label, nets, pairs
+from squareloss.lab.report.views.paper_images import LEVELS
 from squareloss.lab.runs import Store
 from squareloss.metrics import Reliability, plots
 

@@ -10,6 +10,7 @@ images, the AUROC of telling CIFAR-100's test images from CIFAR-10's, and the ac
 from __future__ import annotations
 
 from squareloss.lab.report.header import Column
+from squareloss.lab.report.views.paper_images import LEVELS
 from squareloss.lab.studies.images.plan import TABLE, Line
 from squareloss.lab.studies.images.study import ImageStudy
 from squareloss.lab.studies.table1 import ATTACKS, PROBABILITIES
@@ -38,7 +39,7 @@ STUDY = ImageStudy(
         Column("nc2_angles", "NC2, angles"),
         Column("nc3", "NC3"),
         Column("nc4", "NC4", percent=True),
-        *(Column(f"transfer_{level}", f"stand examples of the other, {level}/255", percent=True) for level in (2, 4, 8)),
+        *(Column(f"transfer_{level}", f"stand examples of the other, {level}/255", percent=True) for level in LEVELS),
     ),
     seeds={"smoke": 1, "laptop": 1, "paper": 2},
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from squareloss.lab.report.header import Column
-from squareloss.lab.studies.images.plan import NOISE
+from squareloss.lab.report.views.paper_images import STDS
 from squareloss.lab.studies.images.study import ImageStudy
 from squareloss.lab.studies.table1 import LINES
 
@@ -25,6 +25,6 @@ STUDY = ImageStudy(
     },
     columns=(
         Column("accuracy", "accuracy", "higher", percent=True),
-        *(Column(f"noise_{std:g}", f"accuracy under noise {std:g}", "higher", percent=True) for std in NOISE),
+        *(Column(f"noise_{std:g}", f"accuracy under noise {std:g}", "higher", percent=True) for std in STDS),
     ),
 )

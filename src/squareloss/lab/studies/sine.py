@@ -26,6 +26,7 @@ from squareloss.lab.data.replications import Splits, sine_split
 from squareloss.lab.data.synthetic import READINGS, sine_eta
 from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack
+from squareloss.lab.report.views._sine_figures import BINS, COARSE, WIDEST
 from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies.boundary import lattice
 from squareloss.lab.studies.one_output import LOSSES, other_readings, probabilities, temperatures
@@ -34,8 +35,7 @@ from squareloss.lab.studies.rounding import rounded
 from squareloss.lab.training.stacked import PRODUCTS
 
 MUS = (0.0, 0.001, 0.01, 0.1, 1.0)
-SIDE, COARSE = 201, 5  # lattice points in each direction, and every how many are kept for figures
-BINS, WIDEST = 80, 0.4  # of the histogram of pointwise errors
+SIDE = 201  # lattice points in each direction
 PAIR = ("SL", "CE")  # the paper's losses: other readings, slopes and figures are for these
 BEST = 0.01  # mu of readings and slopes: at or near the best for both
 
@@ -162,8 +162,10 @@ def calibration(at_test: Tensor, on_grid: Tensor) -> dict[str, list[float]]:
 def pictures(errors: Tensor, p_grid: Tensor, truth: Tensor) -> dict[str, Any]:
     """The first replication's histogram of p - eta at the test points and its p on a coarse lattice; mean |p - eta| of all."""
 
+    every = (SIDE - 1) // (COARSE - 1)
+
     def thin(field: Tensor) -> Tensor:
-        return field.view(SIDE, SIDE)[::COARSE, ::COARSE].cpu()
+        return field.view(SIDE, SIDE)[::every, ::every].cpu()
 
     return {
         "histogram": torch.histc(errors.clamp(-WIDEST, WIDEST).cpu(), BINS, -WIDEST, WIDEST).int().tolist(),

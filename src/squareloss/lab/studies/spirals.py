@@ -25,6 +25,7 @@ from squareloss._checks import positive
 from squareloss.lab.data.replications import Splits, spirals_split
 from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack_lines
+from squareloss.lab.report.views.spirals import REACH
 from squareloss.lab.runs import Cell, Context, Job, Result
 from squareloss.lab.studies import boundary
 from squareloss.lab.studies.one_output import LOSSES
@@ -32,7 +33,6 @@ from squareloss.lab.studies.replicated import DIGITS, OPTIONS, PENALTIES, Traine
 from squareloss.lab.studies.rounding import rounded
 
 MUS = (0.0, 0.001, 0.01, 0.1, 1.0)
-REACH = 1.5  # of the box in which the boundary is traced
 FARTHEST = 0.4  # distances beyond are cut off: the support ends that far from the edge of the box
 INSTANCES = 6  # whose boundaries are kept
 DRAWN = ("SL", "CE")  # losses whose curves and boundaries are kept

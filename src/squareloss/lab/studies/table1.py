@@ -13,6 +13,7 @@ trained and after a temperature, and the least over all attacks. "SLr1" is squar
 from __future__ import annotations
 
 from squareloss.lab.report.header import Column
+from squareloss.lab.report.views.paper_images import LEVELS
 from squareloss.lab.studies.images.plan import Line
 from squareloss.lab.studies.images.study import ImageStudy
 
@@ -43,7 +44,7 @@ ATTACKS = tuple(
         ("worst", "worst case"),
         ("least", "least over all"),
     )
-    for level in (2, 4, 8)
+    for level in LEVELS
 )
 STUDY = ImageStudy(
     "table1",

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from squareloss.lab.report.statistics import Difference, paired
 from squareloss.lab.report.tables import Entry, Table
-from squareloss.lab.report.views.image_rows import LEVELS, STDS, Net, label, pairs, shown
+from squareloss.lab.report.views.image_rows import Net, label, pairs, shown
+from squareloss.lab.report.views.paper_images import LEVELS, STDS
 
 NEAR = 0.005  # of the paper's mean accuracy
 FAR = 0.8  # of what another attack leaves: a fifth fewer, at the least

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from squareloss.lab.report.statistics import Summary, mean_std, summarise
-from squareloss.lab.report.views.paper_images import TABLE_1, Value, values
+from squareloss.lab.report.views.paper_images import LEVELS, TABLE_1, Value, values
 from squareloss.lab.runs.store import Record
 
 _CELL = re.compile(r"(?P<line>.+)-(?P<kind>clean|readings|beyond|worst|pgd|autoattack|from-[^-]+)")
 _EPOCHS = 200  # of the paper's recipes
-LEVELS = (2, 4, 8)  # radii of attacks in 255ths
-STDS = (0.1, 0.2, 0.3, 0.4)  # of noise
 
 
 @dataclass

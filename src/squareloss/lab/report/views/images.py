@@ -12,8 +12,8 @@ from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
 from squareloss.lab.report.views.image_claims import claims, gaps, tally
 from squareloss.lab.report.views.image_cost import cost
-from squareloss.lab.report.views.image_rows import LEVELS, STDS, Net, label, nets, paper_shown
-from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, TABLE_1, Value, values
+from squareloss.lab.report.views.image_rows import Net, label, nets, paper_shown
+from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, LEVELS, STDS, TABLE_1, Value, values
 from squareloss.lab.runs.store import Record
 
 Make = Callable[[Sequence[Net]], Table]

@@ -10,6 +10,8 @@ import re
 from typing import NamedTuple
 
 REPLICATIONS = 5
+LEVELS = (2, 4, 8)  # radii of attacks in 255ths
+STDS = (0.1, 0.2, 0.3, 0.4)  # of noise
 
 # clean accuracy, PGD-100 at 2, 4, 8/255, AutoAttack at 2, 4, 8/255
 TABLE_1 = {
@@ -82,10 +84,10 @@ class Value(NamedTuple):
 def values() -> dict[str, dict[str, Value]]:
     """Everything, by the name of a line and the key of a measure."""
     found: dict[str, dict[str, Value]] = {}
-    attacks = [f"{kind}_{level}" for kind in ("pgd", "autoattack") for level in (2, 4, 8)]
+    attacks = [f"{kind}_{level}" for kind in ("pgd", "autoattack") for level in LEVELS]
     for table, keys, runs, marked in (
         (TABLE_1, ["accuracy", *attacks], REPLICATIONS, False),
-        (NOISE, [f"noise_{std}" for std in (0.1, 0.2, 0.3, 0.4)], REPLICATIONS, False),
+        (NOISE, [f"noise_{std}" for std in STDS], REPLICATIONS, False),
         (ADVERSARIAL, ["accuracy", "autoattack_8"], None, False),
         (CODINGS, ["accuracy"], REPLICATIONS, True),
     ):

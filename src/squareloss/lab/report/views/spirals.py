@@ -36,7 +36,7 @@ from squareloss.lab.report.views._replicated import (
 )  # fmt: skip
 from squareloss.lab.runs.store import Record
 
-REACH, SHOWN = 1.5, 1.15  # the box of the stored boundaries, and what is drawn of it
+REACH, SHOWN = 1.5, 1.15  # the box in which boundaries are traced and stored, and what is drawn of it
 PAPER_MU = {"SL": 0.1, "CE": 0.01}
 MEASURES = {
     "test_error": ("test error", "lower"),

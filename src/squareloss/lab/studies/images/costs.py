@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from squareloss.lab.report.views.image_cost import RELATIVE
+from squareloss.lab.report.views.paper_images import LEVELS
 
 _EPOCH = 1.22  # of 50,000 images at batch 32
 _LARGE = 0.55  # of that at batch 128 and more
@@ -38,7 +39,7 @@ def measuring(spec: Mapping[str, Any]) -> float:
     measure = spec["measure"]
     seconds = _MEASURES[measure["kind"]]["radius" in spec["loss"] or spec["loss"]["name"] == "one_hot"]
     share = measure.get("points", spec["data"].get("test", 10_000)) / 10_000
-    share *= len(measure.get("levels", (2, 4, 8))) / 3
+    share *= len(measure.get("levels", LEVELS)) / len(LEVELS)
     share *= measure["steps"] / 100 if measure["kind"] == "pgd" else 1.0
     return float(seconds * share * _relative(spec)[1])
 

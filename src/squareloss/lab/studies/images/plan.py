@@ -8,6 +8,7 @@ from typing import Any
 
 from squareloss.codings import OneHot, Simplex
 from squareloss.lab.names import choose
+from squareloss.lab.report.views.paper_images import LEVELS, STDS
 from squareloss.lab.runs import Cell
 from squareloss.lab.studies.images.costs import measuring, training
 from squareloss.lab.training.recipes import FAST, PAPER, PAPER_128, Adversary, Recipe
@@ -18,7 +19,6 @@ Spec = dict[str, Any]
 # from cheap to dear: the order in which a network is measured
 KINDS = ("clean", "readings", "beyond", "transfer", "worst", "pgd", "autoattack")
 TABLE = ("clean", "worst", "pgd", "autoattack")  # what Table 1 needs
-NOISE = (0.1, 0.2, 0.3, 0.4)
 CLASSES = {"cifar10": 10, "cifar100": 100}
 
 # the losses of the tables, from the number of classes; plain values, so that they can stand in a spec
@@ -75,7 +75,7 @@ class Line:
     batch: int = 32
     adversary: int = 0
     kinds: tuple[str, ...] = TABLE
-    levels: tuple[int, ...] = (2, 4, 8)
+    levels: tuple[int, ...] = LEVELS
     sources: tuple[str, ...] = ()
 
     def name(self, recipe: str = "paper") -> str:
@@ -189,7 +189,7 @@ def _measures(line: Line, kind: str, size: Scale) -> dict[str, Spec]:
     """What "measure" says in the specs of a kind, by the end of the cell's name."""
     attack = {"kind": kind, "levels": [max(line.levels)] if size.largest else list(line.levels), "points": size.points}
     if kind == "clean":
-        return {kind: {"kind": kind, "noise": list(NOISE)}}
+        return {kind: {"kind": kind, "noise": list(STDS)}}
     if kind == "readings":
         return {kind: {"kind": kind}}
     if kind == "beyond":
