@@ -197,27 +197,24 @@ def plain(value: Any, where: str) -> Any:
 
 def finite(value: Any) -> Any:
     """The same with NaN and infinities as the words "NaN", "Infinity" and "-Infinity": JSON has no such numbers."""
-    if isinstance(value, dict):
-        return {key: finite(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [finite(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return json.dumps(value)  # python's own words for them
-    return value
+    # json.dumps has python's own words for them
+    return _each(value, lambda leaf: json.dumps(leaf) if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
 
 
 def unfinite(value: Any) -> Any:
     """The inverse of `finite`."""
-    if isinstance(value, dict):
-        return {key: unfinite(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [unfinite(entry) for entry in value]
-    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+    return _each(value, lambda leaf: _NON_FINITE.get(leaf, leaf) if isinstance(leaf, str) else leaf)
 
 
 def _integral(value: Any) -> Any:
+    """The same with 1.0 as 1."""
+    return _each(value, lambda leaf: int(leaf) if isinstance(leaf, float) and leaf.is_integer() else leaf)
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value of plain JSON types with every number, word and None in it changed."""
     if isinstance(value, dict):
-        return {key: _integral(entry) for key, entry in value.items()}
+        return {key: _each(entry, change) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_integral(entry) for entry in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+        return [_each(entry, change) for entry in value]
+    return change(value)
