@@ -35,17 +35,8 @@ from squareloss.losses import Loss
 OnEpoch = Callable[[Epoch], None]
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A network that cells ask for: a cell whose spec is that of the network alone, and a seed."""
-
-    cell: Cell
-    seed: int
-
-    @property
-    def key(self) -> str:
-        """Unique, and safe as a file name."""
-        return f"{self.cell.hash()}-seed{self.seed}"
+class Wanted(Job):
+    """A network that jobs ask for, itself told as a job: a cell whose spec is that of the network alone, and a seed."""
 
     def folder(self, context: Context) -> Path:
         """Where it is kept."""

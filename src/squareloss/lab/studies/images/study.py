@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 from squareloss.attacks import Prepared
@@ -112,7 +113,7 @@ class ImageStudy:
         return [*filter(None, [there]), *(missing[i : i + most] for i in range(0, len(missing), most))]
 
 
-def _measured(job: Job, context: Context) -> Any:
+def _measured(job: Job, context: Context) -> Path:
     """A file that tells that the first measure of a network is done."""
     return wanted(job)[0].folder(context) / "measured"
 
