@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from squareloss import _checkpoint
+from squareloss._checks import whole
 from squareloss.attacks._save import fingerprint
 from squareloss.attacks.evaluation import DEFAULT, AttackTable, evaluate, part_of
 from squareloss.classifier import Classifier
 from squareloss.codings import Coding
 from squareloss.lab.data import Dataset, load
-from squareloss.lab.runs.execute import check_device
+from squareloss.lab.runs.execute import settled_device
 from squareloss.lab.runs.store import explained, is_stream, write_atomically
 from squareloss.lab.studies.ingredients import build
 
@@ -53,9 +54,7 @@ def attack(
         out: a file; beside it, in a folder of the same name, an interrupted evaluation is kept and gone on from. Of another
             classifier, other points or another seed there, each has a folder of its own; it goes when the file is written.
     """
-    check_device(device)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = settled_device(device)
     _check_options(points, size, out)
     config = _checkpoint.read_config(directory)
     _check_model(model, _checkpoint.section(config, "network", (dict,), directory))
@@ -85,8 +84,8 @@ def attack(
 
 def _check_options(points: int | None, size: int | None, out: Path | None) -> None:
     for option, value in {"points": points, "size": size}.items():
-        if value is not None and value < 1:
-            raise ValueError(f"expected --{option} to be 1 or more, got {value}")
+        if value is not None:
+            whole(f"--{option}", value)
     if out is not None and out.is_dir():
         raise ValueError(f"expected --out to be a file, got the folder {out}; pass {out / 'attack.json'}")
 

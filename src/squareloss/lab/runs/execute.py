@@ -99,6 +99,12 @@ def check_device(name: str, *, elsewhere: bool = False) -> None:
         raise ValueError("expected a device that is there, got cuda where torch finds no GPU; use --device cpu")
 
 
+def settled_device(name: str) -> str:
+    """ "cpu" or "cuda": the one that is asked for, or by "auto" the best there is; raises if it is not here."""
+    check_device(name)
+    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+
+
 def make_engine(
     name: str, work: Work, on_event: Callable[[Event], None], workers: int | None, address: str | None, device: str | None
 ) -> Engine:  # fmt: skip

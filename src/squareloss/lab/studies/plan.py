@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
+from squareloss._checks import whole
 from squareloss.attacks._common import radius
 from squareloss.lab.data import Dataset
 from squareloss.lab.report.header import Column, Header
-from squareloss.lab.runs.execute import check_device
+from squareloss.lab.runs.execute import settled_device
 from squareloss.lab.runs.facts import command
 from squareloss.lab.studies.compare import Compare
 from squareloss.lab.studies.ingredients import (
@@ -60,18 +59,12 @@ def plan(
 ) -> Plan:
     """Read the data and settle what the options leave open. The arguments are the options of `squareloss compare`."""
     names = split_losses(losses)
-    for option, value in {
-        "seeds": seeds,
-        "epochs": epochs,
-        "batch-size": batch_size,
-        "attacked": attacked,
-        "size": size,
-    }.items():
-        if value is not None and value < 1:
-            raise ValueError(f"expected --{option} to be 1 or more, got {value}")
-    check_device(device)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    cuda = device.startswith("cuda")
+    counts = {"seeds": seeds, "epochs": epochs, "batch-size": batch_size, "attacked": attacked, "size": size}
+    for option, value in counts.items():
+        if value is not None:
+            whole(f"--{option}", value)
+    device = settled_device(device)
+    cuda = device == "cuda"
     seeds = (3 if quick else SEEDS) if seeds is None else seeds
     source = Source(data, target, size)
     sample = source.read(0)

@@ -40,15 +40,14 @@ class Options:
 
 def carry_out(study: Study, scale: str, seeds: Sequence[int], header: Header, folder: Path, options: Options) -> int:
     """Run a study into a folder, print and write its report; returns how many jobs failed."""
-    device = None if options.device == "auto" else options.device
-    _check(options, device)
+    engine = _engine(options)
     console = Console()
     store = Store(folder)
     header.write(store)
     terminal.introduce(header, console)
     outcome = execute(
-        study, scale, seeds, store, _engine(options, device), force=options.force, workers=options.workers,
-        address=options.address, device=device, progress=watch(options.quiet, options.tensorboard),
+        study, scale, seeds, store, engine, force=options.force, workers=options.workers, address=options.address,
+        device=None if options.device == "auto" else options.device, progress=watch(options.quiet, options.tensorboard),
     )  # fmt: skip
     if outcome.failures:
         Console(stderr=True).print(outcome.message(), markup=False, highlight=False)
@@ -61,22 +60,21 @@ def carry_out(study: Study, scale: str, seeds: Sequence[int], header: Header, fo
     return len(outcome.failures)
 
 
-def _check(options: Options, device: str | None) -> None:
-    """Raise for what can't be, before anything is written."""
-    choose("engine", options.engine, ("auto", *ENGINES))
-    engine = _engine(options, device)
+def _engine(options: Options) -> str:
+    """The engine that is asked for, or that fits; raises for options that can't be, before anything is written."""
+    engine = choose("engine", options.engine, ("auto", *ENGINES))
+    engine = _fitting_engine(options) if engine == "auto" else engine
     check_engine(engine, options.workers, options.address)
     check_device(options.device, elsewhere=engine == "ray")
     if options.tensorboard is not None and options.tensorboard.exists() and not options.tensorboard.is_dir():
         raise ValueError(f"expected --tensorboard to be a folder, got the file {options.tensorboard}")
+    return engine
 
 
-def _engine(options: Options, device: str | None) -> str:
-    if options.engine != "auto":
-        return options.engine
+def _fitting_engine(options: Options) -> str:
     if options.address is not None:
         return "ray"
-    on_cpu = device == "cpu" or (device is None and not torch.cuda.is_available())
+    on_cpu = options.device == "cpu" or (options.device == "auto" and not torch.cuda.is_available())
     return "processes" if on_cpu and cores() > 1 and options.workers != 1 else "local"
 
 
