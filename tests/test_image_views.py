@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from squareloss.lab import studies
+from squareloss.lab.report.header import Column
 from squareloss.lab.report.views import image_claims, image_cost, image_rows, images
 from squareloss.lab.report.write import gather
 from squareloss.lab.runs import Job, Result, Store
@@ -116,8 +117,9 @@ def test_measures_that_some_seeds_lack_say_so():
     ours = net("resnet18-cifar10-SL", accuracy=[0.94, 0.96], worst_4=[1 - 0.9999, 0.0], least_4=[0.0001, 0.0])
     ours.metrics[0]["autoattack_2"] = 0.039
     ours.seconds = {"clean": {0: 1.0, 1: 1.0}, "autoattack": {0: 1.0}}
-    assert ours.show("autoattack_2") == "3.90, 1 seed" and ours.show("pgd_2") == "–"
-    assert ours.show("worst_4") == ours.show("least_4"), "the dust of a difference does not change what is shown"
+    shown = {key: ours.show(Column(key, key, percent=True)) for key in ("autoattack_2", "pgd_2", "worst_4", "least_4")}
+    assert shown["autoattack_2"] == "3.90, 1 seed" and shown["pgd_2"] == "–"
+    assert shown["worst_4"] == shown["least_4"], "the dust of a difference does not change what is shown"
     assert images.cautions([ours]) == ["CIFAR-10 ResNet-18 SL: not yet measured by autoattack at seed 1."]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from squareloss.lab.report.statistics import Difference, paired
+from squareloss.lab.report.statistics import Difference, mean_std, paired
 from squareloss.lab.report.tables import Entry, Table
-from squareloss.lab.report.views.image_rows import Net, label, pairs, shown
+from squareloss.lab.report.views.image_rows import Net, label, pairs
 from squareloss.lab.report.views.paper_images import LEVELS, STDS
 
 NEAR = 0.005  # of the paper's mean accuracy
@@ -106,7 +106,8 @@ def _accuracy(net: Net) -> list[Line]:
     if paper is None or paper.mean is None or mine.mean is None or paper.mark:
         return []
     word = HOLDS if abs(mine.mean - paper.mean) <= NEAR else NOT
-    return [(_where(net), f"accuracy {shown(paper.mean, paper.std)}, to within half a point", shown(mine.mean, mine.std), word)]
+    theirs, ours = (mean_std(one.mean, one.std, lambda value: f"{100 * value:.2f}") for one in (paper, mine))
+    return [(_where(net), f"accuracy {theirs}, to within half a point", ours, word)]
 
 
 def _losses(net: Net) -> list[Line]:

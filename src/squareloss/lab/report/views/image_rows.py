@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from squareloss.lab.report.header import Column
 from squareloss.lab.report.statistics import Summary, mean_std, summarise
 from squareloss.lab.report.views.paper_images import LEVELS, TABLE_1, Value, values
 from squareloss.lab.runs.store import Record
@@ -73,23 +74,18 @@ class Net:
         """Mean and standard deviation over seeds."""
         return summarise(list(self.by_seed(key).values()))
 
-    def show(self, key: str, percent: bool = True) -> str:
+    def show(self, column: Column) -> str:
         """Mean (std) as text, with the number of seeds if some lack it; a dash where there is nothing."""
-        found = self.summary(key)
+        found = self.summary(column.key)
         missing = 0 < found.n < len(self.metrics)
-        return shown(found.mean, found.std, percent) + (f", {found.n} seed{'s' * (found.n > 1)}" if missing else "")
+        return mean_std(found.mean, found.std, column.show) + (f", {found.n} seed{'s' * (found.n > 1)}" if missing else "")
 
 
-def shown(mean: float | None, std: float | None, percent: bool = True) -> str:
-    """Mean (std) as text, in percent with two digits or with four digits."""
-    return mean_std(mean, std, lambda value: f"{100 * value:.2f}" if percent else f"{value:.4f}")
-
-
-def paper_shown(value: Value | None, percent: bool = True) -> str:
+def paper_shown(value: Value | None, column: Column) -> str:
     """The paper's value as text."""
     if value is None:
         return "–"
-    return value.mark if value.mean is None else shown(value.mean, value.std, percent) + value.mark
+    return value.mark if value.mean is None else mean_std(value.mean, value.std, column.show) + value.mark
 
 
 def nets(records: Iterable[Record]) -> list[Net]:

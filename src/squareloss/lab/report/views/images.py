@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from squareloss.lab.report.figures import Figure, Panel
-from squareloss.lab.report.header import Header
+from squareloss.lab.report.header import Column, Header
 from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
@@ -73,21 +73,21 @@ def cautions(found: Sequence[Net]) -> list[str]:
     return lines
 
 
-def _table(heading: str, found: Sequence[Net], columns: Sequence[tuple[str, str, bool]], caption: str) -> Table:
-    """A row per network that has something in the columns, (key, label, percent) each; below it, the paper's."""
-    columns = [c for c in columns if any(net.by_seed(c[0]) for net in found)]
+def _table(heading: str, found: Sequence[Net], columns: Sequence[Column], caption: str) -> Table:
+    """A row per network that has something in the columns; below it, the paper's."""
+    columns = [column for column in columns if any(net.by_seed(column.key) for net in found)]
     rows = []
     for net in found:
-        if not (any(net.by_seed(key) for key, _, _ in columns) or (net.diverged and columns)):
+        if not (any(net.by_seed(column.key) for column in columns) or (net.diverged and columns)):
             continue
         who = (*label(net.line), net.trained, str(len(net.metrics) or len(net.diverged)))
-        rows.append([*map(Entry, who), *(_ours(net, key, percent) for key, _, percent in columns)])
-        paper = [_paper(net, found).get(key) for key, _, _ in columns]
+        rows.append([*map(Entry, who), *(_ours(net, column) for column in columns)])
+        paper = [_paper(net, found).get(column.key) for column in columns]
         if any(paper):
-            theirs = [Entry(paper_shown(v, percent)) for v, (_, _, percent) in zip(paper, columns, strict=True)]
+            theirs = [Entry(paper_shown(value, column)) for value, column in zip(paper, columns, strict=True)]
             rows.append([*map(Entry, ("", "", "", PAPER, _runs(paper))), *theirs])
     caption += " Trained: epochs, (learning rate, batch size)."
-    table = Table(heading, [*_WHO, *(name for _, name, _ in columns)], rows, caption)
+    table = Table(heading, [*_WHO, *(column.label for column in columns)], rows, caption)
     return _turned(table) if len(columns) > len(rows) else table
 
 
@@ -114,16 +114,20 @@ def _turned(table: Table) -> Table:
     return Table(table.heading, [corner, *names], rows, table.caption)
 
 
-def _ours(net: Net, key: str, percent: bool) -> Entry:
+def _percent(key: str, label: str) -> Column:
+    return Column(key, label, percent=True)
+
+
+def _ours(net: Net, column: Column) -> Entry:
     if net.diverged and not net.metrics:
         return Entry("diverged", None, "diverged")
-    return Entry(net.show(key, percent), net.summary(key).mean)
+    return Entry(net.show(column), net.summary(column.key).mean)
 
 
 def table_1(found: Sequence[Net]) -> Table:
     """Clean accuracy and what the attacks leave."""
-    columns = [("accuracy", "clean", True)]
-    columns += [(f"{key}_{level}", f"{name} {level}/255", True) for key, name in _ATTACKS.items() for level in LEVELS]
+    columns = [_percent("accuracy", "clean")]
+    columns += [_percent(f"{key}_{level}", f"{name} {level}/255") for key, name in _ATTACKS.items() for level in LEVELS]
     caption = (
         "Percent of the test images, mean (std) over seeds. PGD (100 steps at scale paper) as the paper attacks: by "
         "cross-entropy, of square loss by its L1. The worst case is over the adaptive suite of docs/attacks.md; least over "
@@ -134,10 +138,15 @@ def table_1(found: Sequence[Net]) -> Table:
 
 def summary(found: Sequence[Net]) -> Table:
     """ResNet-18 on CIFAR-10 in a few columns."""
-    columns = [("accuracy", "accuracy, %", True), ("ece", "ECE, as trained", False)]
-    columns += [("ece+renormalised", "ECE, eta clipped and renormalised", False)]
-    columns += [("ece+temperature", "ECE, after a temperature", False), ("ece+asinh", "ECE, by Asinh", False)]
-    columns += [("pgd_2", "left by PGD-100 at 2/255, %", True), ("autoattack_2", "left by AutoAttack at 2/255, %", True)]
+    columns = [
+        _percent("accuracy", "accuracy, %"),
+        Column("ece", "ECE, as trained"),
+        Column("ece+renormalised", "ECE, eta clipped and renormalised"),
+        Column("ece+temperature", "ECE, after a temperature"),
+        Column("ece+asinh", "ECE, by Asinh"),
+        _percent("pgd_2", "left by PGD-100 at 2/255, %"),
+        _percent("autoattack_2", "left by AutoAttack at 2/255, %"),
+    ]
     mine = _only(found, lambda net: net.line in ("resnet18-cifar10-CE", "resnet18-cifar10-SL"))
     caption = (
         "Mean (std) over seeds. ECE of softmax or of projected eta; the paper does not say how it reads eta. PGD as the paper "
@@ -155,7 +164,7 @@ def attack_losses(found: Sequence[Net]) -> Table:
         who = [", ".join(label(net.line)), net.trained, str(len(net.metrics))]
         for place, name in enumerate(names):
             words = [*(who if place == 0 else ["", "", ""]), _CLIMBED[name]]
-            left = [_ours(net, f"pgd_{name}_{level}", True) for level in levels]
+            left = [_ours(net, _percent(f"pgd_{name}_{level}", "")) for level in levels]
             rows.append([*(Entry.words(word) for word in words), *left])
     caption = "Percent of the test images left by PGD (100 steps at scale paper) on each loss alone, mean (std) over seeds."
     names = ["network", "trained", "seeds", "it climbs", *(f"{level}/255" for level in levels)]
@@ -164,22 +173,27 @@ def attack_losses(found: Sequence[Net]) -> Table:
 
 def noise(found: Sequence[Net]) -> Table:
     """Accuracy under Gaussian noise."""
-    columns = [("accuracy", "clean", True), *((f"noise_{std}", f"noise {std}", True) for std in STDS)]
+    columns = [_percent("accuracy", "clean"), *(_percent(f"noise_{std}", f"noise {std}") for std in STDS)]
     caption = "Percent; noise of that standard deviation in standardised space."
     return _table("Gaussian noise", _only(found, _of_table_1), columns, caption)
 
 
 def calibration(found: Sequence[Net]) -> Table:
     """ECE, smooth ECE, Brier score and NLL, as trained, by two readings of eta, and calibrated on held-out images."""
-    columns = [("accuracy", "accuracy, %", True)]
-    columns += [("ece", "ECE", False), ("ece_clipped", "ECE, clipped eta", False), ("smooth_ece", "smooth ECE", False)]
-    columns += [("brier", "Brier", False), ("nll", "NLL", False)]
     four = {"ece": "ECE", "smooth_ece": "smooth ECE", "brier": "Brier", "nll": "NLL"}
-    columns += [(f"{key}+renormalised", f"{name}, eta clipped and renormalised", False) for key, name in four.items()]
-    columns += [("temperature", "temperature", False)]
-    columns += [(f"{key}+temperature", f"{name} after it", False) for key, name in four.items()]
-    columns += [(f"{key}+asinh", f"{name}, by Asinh", False) for key, name in four.items()]
-    columns += [(f"{key}+isotonic", f"{name}, isotonic regression", False) for key, name in four.items()]
+    columns = [
+        _percent("accuracy", "accuracy, %"),
+        Column("ece", "ECE"),
+        Column("ece_clipped", "ECE, clipped eta"),
+        Column("smooth_ece", "smooth ECE"),
+        Column("brier", "Brier"),
+        Column("nll", "NLL"),
+        *(Column(f"{key}+renormalised", f"{name}, eta clipped and renormalised") for key, name in four.items()),
+        Column("temperature", "temperature"),
+        *(Column(f"{key}+temperature", f"{name} after it") for key, name in four.items()),
+        *(Column(f"{key}+asinh", f"{name}, by Asinh") for key, name in four.items()),
+        *(Column(f"{key}+isotonic", f"{name}, isotonic regression") for key, name in four.items()),
+    ]
     caption = (
         "ECE with 15 bins, of softmax or of projected eta; the paper does not say how it reads eta. After a temperature, by "
         "calibrators.Asinh and by isotonic regression: each half of the test set by what was fitted on the other half. "
@@ -190,14 +204,14 @@ def calibration(found: Sequence[Net]) -> Table:
 
 def adversarial(found: Sequence[Net]) -> Table:
     """Adversarial training."""
-    columns = [("accuracy", "clean", True), *((f"{key}_8", f"{name} 8/255", True) for key, name in _ATTACKS.items())]
+    columns = [_percent("accuracy", "clean"), *(_percent(f"{key}_8", f"{name} 8/255") for key, name in _ATTACKS.items())]
     mine = _only(found, lambda net: net.line in ADVERSARIAL)
     return _table("Adversarial training", mine, columns, "Percent. The paper does not say how many runs.")
 
 
 def codings(found: Sequence[Net]) -> Table:
     """One-hot against simplex."""
-    columns = [("accuracy", "accuracy", True), ("train_accuracy", "on training batches", True), ("ece", "ECE", False)]
+    columns = [_percent("accuracy", "accuracy"), _percent("train_accuracy", "on training batches"), Column("ece", "ECE")]
     caption = "Percent, but for ECE. An asterisk: the paper's training accuracy shows no fit."
     mine = sorted(_only(found, lambda net: net.line in CODINGS), key=lambda net: list(CODINGS).index(net.line))
     one_hot = any(net.loss.startswith("OH") for net in mine)  # simplex alone compares nothing
@@ -206,11 +220,16 @@ def codings(found: Sequence[Net]) -> Table:
 
 def beyond(found: Sequence[Net]) -> Table:
     """Neural collapse, other images, transferred examples."""
-    columns = [("nc1", "NC1", False), ("nc2_norms", "NC2 norms", False), ("nc2_angles", "NC2 angles", False)]
-    columns += [("nc3", "NC3", False), ("nc4", "NC4, %", True)]
-    columns += [("auroc_probability", "AUROC by probability", False), ("auroc_score", "AUROC by score", False)]
-    sources = ("CE", "SL")
-    columns += [(f"transfer_{x}_{s}", f"stand examples of {s}, {x}/255, %", True) for s in sources for x in LEVELS]
+    columns = [
+        Column("nc1", "NC1"),
+        Column("nc2_norms", "NC2 norms"),
+        Column("nc2_angles", "NC2 angles"),
+        Column("nc3", "NC3"),
+        _percent("nc4", "NC4, %"),
+        Column("auroc_probability", "AUROC by probability"),
+        Column("auroc_score", "AUROC by score"),
+        *(_percent(f"transfer_{x}_{s}", f"stand examples of {s}, {x}/255, %") for s in ("CE", "SL") for x in LEVELS),
+    ]
     caption = (
         "Neural collapse on the training images; AUROC of telling CIFAR-100's test images from CIFAR-10's; percent right on "
         "examples made on the other network, of the images that both have right."
