@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from squareloss.lab.report.header import Claim, Column, Header
 from squareloss.lab.report.rows import Row, columns_of, difference
@@ -160,34 +161,51 @@ def _tally(found: Sequence[Verdict]) -> str:
 
 def cautions(rows: Sequence[Row], header: Header) -> list[str]:
     """What must be said beside the numbers, found in the numbers."""
-    lines = []
+    lines: list[str] = []
     seen: set[str] = set()
     for row in rows:
-        reading = row.name.removeprefix(row.cell)
-        lacking = [s for s, m in row.metrics.items() if reading not in m.get("readings", {reading: None})]
-        if lacking:
-            lines.append(
-                f"{row.name}: {len(lacking)} of {len(row.metrics)} seeds were measured before there was this reading; "
-                "the same command with --force measures them again."
-            )
-        if row.cell in seen:
-            continue
+        lines += _cautions_of_reading(row)
+        if row.cell not in seen:
+            lines += _cautions_of_training(row)
         seen.add(row.cell)
-        if row.diverged:
-            lost, seeds = len(row.diverged), len(row.diverged) + len(row.metrics)
-            lines.append(f"{row.cell}: training diverged at every learning rate for {lost} of {seeds} seeds, left out here.")
-        edge = [s for s, m in row.metrics.items() if _at_edge(m)]
-        if len(edge) * 2 > len(row.metrics):
-            lines.append(
-                f"{row.cell}: the best learning rate was at an end of the grid for {len(edge)} of {len(row.metrics)} seeds; "
-                "a wider grid (--lrs) may be fairer to it."
-            )
-        unfitted = [s for s, m in row.metrics.items() if m.get("temperature_fitted") is False]
-        if unfitted:
-            lines.append(
-                f"{row.cell}: no temperature could be fitted for {len(unfitted)} of {len(row.metrics)} seeds, since every "
-                "validation sample was right (or none could be told); it is 1 there."
-            )
+    return [*lines, *_cautions_of_seeds(rows, header)]
+
+
+def _cautions_of_reading(row: Row) -> list[str]:
+    reading = row.name.removeprefix(row.cell)
+    lacking = sum(reading not in metrics.get("readings", {reading: None}) for metrics in row.metrics.values())
+    if not lacking:
+        return []
+    return [
+        f"{row.name}: {lacking} of {len(row.metrics)} seeds were measured before there was this reading; "
+        "the same command with --force measures them again."
+    ]
+
+
+def _cautions_of_training(row: Row) -> list[str]:
+    """How training went, which all readings of a network share."""
+    lines, seeds = [], len(row.metrics)
+    if row.diverged:
+        lost = len(row.diverged)
+        lines.append(f"{row.cell}: training diverged at every learning rate for {lost} of {lost + seeds} seeds, left out here.")
+    edge = sum(map(_at_edge, row.metrics.values()))
+    if edge * 2 > seeds:
+        lines.append(
+            f"{row.cell}: the best learning rate was at an end of the grid for {edge} of {seeds} seeds; "
+            "a wider grid (--lrs) may be fairer to it."
+        )
+    unfitted = sum(metrics.get("temperature_fitted") is False for metrics in row.metrics.values())
+    if unfitted:
+        lines.append(
+            f"{row.cell}: no temperature could be fitted for {unfitted} of {seeds} seeds, since every "
+            "validation sample was right (or none could be told); it is 1 there."
+        )
+    return lines
+
+
+def _cautions_of_seeds(rows: Sequence[Row], header: Header) -> list[str]:
+    """How far intervals can be trusted, by the number of seeds, and robust accuracies."""
+    lines = []
     most = max((len(row.metrics) for row in rows), default=0)
     if 1 < most < 5 and any(v.word == SAME for v in verdicts(rows, header)):
         lines.append(f"{most} seeds make wide intervals; the same command with --seeds 10 adds to these results.")
@@ -200,11 +218,10 @@ def cautions(rows: Sequence[Row], header: Header) -> list[str]:
     return lines
 
 
-def _at_edge(metrics: object) -> bool:
-    if not isinstance(metrics, dict) or len(metrics.get("grid", [])) < 3:
-        return False
-    rates = [row["lr"] for row in metrics["grid"]]
-    return metrics.get("lr") in (min(rates), max(rates))
+def _at_edge(metrics: Mapping[str, Any]) -> bool:
+    """Whether the chosen learning rate is the least or the largest of three or more."""
+    rates = [row["lr"] for row in metrics.get("grid", [])]
+    return len(rates) >= 3 and metrics.get("lr") in (min(rates), max(rates))
 
 
 def judge(claim: Claim, rows: Sequence[Row], header: Header) -> str:
