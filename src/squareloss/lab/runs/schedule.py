@@ -90,12 +90,14 @@ class Schedule:
     waiting: list[Job] = field(default_factory=list)  # leased by another process
     running: dict[int, list[Job]] = field(default_factory=dict)  # by number of the task, those without a result yet
     failures: list[Failure] = field(default_factory=list)
-    new: int = 0
+    new: int = 0  # results written
+    _lost: Counter[str] = field(default_factory=Counter)  # how often the worker of a job died, by its key
+    _stamps: dict[str, tuple[int, int] | None] = field(default_factory=dict)  # under `force`, of the results before
+    _tasks: int = 0  # given to the engine
+    _said: bool = False  # that it waits for others
 
     def plan(self, jobs: Sequence[Job]) -> list[Job]:
         """Find what is to do. Results of equal cells of other studies are taken over."""
-        self._lost: Counter[str] = Counter()
-        self._tasks, self._said = 0, False
         self._stamps = {job.key: self._stamp(job) for job in jobs} if self.force else {}
         return [job for job in jobs if not self._settled(job)]
 
@@ -115,7 +117,7 @@ class Schedule:
             if engine.busy():
                 engine.poll(_POLL)
             elif self.waiting and not self.todo:
-                self._wait(_WAIT)
+                self._wait()
 
     @whole()
     def on_event(self, event: Event) -> None:
@@ -135,13 +137,13 @@ class Schedule:
             del self.running[event.task]
             self._end(jobs, event.kind, event.value)
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(self) -> None:
         """Nothing is left but what others have; say so once."""
         if not self._said:
             self._said = True
             holder = self.leases.holder(self.waiting[0].key) or "another process"
             self.listener.note(f"waiting for {len(self.waiting)} jobs that {holder} has")
-        time.sleep(seconds)
+        time.sleep(_WAIT)
 
     def _start(self, batch: list[Job]) -> None:
         jobs = [job for job in batch if self._claim(job)]
