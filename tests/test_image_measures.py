@@ -17,9 +17,9 @@ from squareloss.simplex import vertices
 
 
 def test_notes_are_kept_and_find_only_once(tmp_path):
-    notes = measures.Notes(tmp_path, 2)
+    notes = measures.Notes(tmp_path)
     assert notes.once("a", lambda: {"value": 1})["value"] == 1
-    again = measures.Notes(tmp_path, 2)
+    again = measures.Notes(tmp_path)
     assert again.once("a", lambda: pytest.fail("found before"))["value"] == 1
     assert "seconds" in json.loads((tmp_path / "notes.json").read_text())["a"]
 
@@ -73,7 +73,7 @@ def test_readings_of_eta_and_of_calibrators(tmp_path, monkeypatch):
     monkeypatch.setattr(measures, "_outputs", lambda net: outputs)
     data = SimpleNamespace(test=SimpleNamespace(y=labels))
     net = networks.Trained(nn.Identity(), None, loss, data, {}, "")
-    found = measures.more_readings(net, {}, 0, measures.Notes(tmp_path, 1))["readings"]
+    found = measures.more_readings(net, {}, 0, measures.Notes(tmp_path))["readings"]
     assert metrics.ece(loss.probabilities(outputs), labels) == pytest.approx(0.05, abs=2e-3)
     assert found["+renormalised"]["ece"] == pytest.approx(1 / 1.05 - 0.95, abs=1e-3)
     assert found["+isotonic"]["ece"] < 0.02
@@ -81,7 +81,7 @@ def test_readings_of_eta_and_of_calibrators(tmp_path, monkeypatch):
     assert found["+asinh"]["ece"] == pytest.approx(float(metrics.ece(bent, labels)), abs=1e-6)
     assert found["+asinh"]["ece"] < 0.02
     soft = networks.Trained(nn.Identity(), None, plan.make_loss({"name": "ce"}), data, {}, "")
-    assert list(measures.more_readings(soft, {}, 0, measures.Notes(tmp_path, 1))["readings"]) == ["+asinh", "+isotonic"]
+    assert list(measures.more_readings(soft, {}, 0, measures.Notes(tmp_path))["readings"]) == ["+asinh", "+isotonic"]
 
 
 def test_looking_at_features_leaves_a_network_in_eval_mode():
@@ -124,7 +124,7 @@ def test_no_example_carries_over_where_no_image_is_right(tmp_path):
     test = Split(torch.zeros(5, 3, 2, 2, dtype=torch.uint8), torch.ones(5, dtype=torch.int64))
     net = networks.Trained(model, model, None, SimpleNamespace(test=test), {}, "")
     settings = {"levels": [2, 8], "steps": 3, "points": None}
-    assert beyond.transfer(net, net, settings, measures.Notes(tmp_path, 1)) == {"points": 0, "timings": {}}
+    assert beyond.transfer(net, net, settings, measures.Notes(tmp_path)) == {"points": 0, "timings": {}}
 
 
 def test_the_strongest_example_of_a_linear_model_is_a_corner_of_the_ball():

@@ -41,14 +41,15 @@ _OF_CODINGS = ("softmax_probability", "log_probability", "residual", "ce", "marg
 class Notes:
     """What a job has found so far, in its scratch folder: a job that is started again does only the rest.
 
+    A measure sets `total`, how many things there are to find.
+
     Arguments:
         folder: the scratch folder of the job.
-        total: how many things there are to find.
         report: called with the share that is done.
     """
 
-    def __init__(self, folder: Path, total: int, report: Callable[[float], None] = lambda share: None) -> None:
-        self.folder, self.total, self.report = folder, max(total, 1), report
+    def __init__(self, folder: Path, report: Callable[[float], None] = lambda share: None) -> None:
+        self.folder, self.total, self.report = folder, 1, report
         self.path = folder / "notes.json"
         self.found: dict[str, Json] = json.loads(self.path.read_bytes()) if self.path.exists() else {}
 
@@ -65,6 +66,7 @@ class Notes:
 
 def clean(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
     """Accuracy, calibration as trained and after a temperature, and accuracy under noise, on the whole test set."""
+    notes.total = 2
     read = notes.once("readings", lambda: _readings(net))
     noise = notes.once("noise", lambda: _noise(net, settings["noise"], seed))
     curve = net.facts["curve"]

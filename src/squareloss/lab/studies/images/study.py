@@ -144,7 +144,7 @@ def _measure(job: Job, context: Context, take: Callable[[Wanted], tuple[Trained,
     if lost is not None:
         return Result(job, {"diverged": lost.facts["diverged"], "weights": lost.mark}, "diverged", seconds=trained)
     begun = trained_part(job.cell.spec) if trains else 0.0
-    notes = Notes(context.scratch(job), 2, lambda share: context.report(job, begun + (1 - begun) * share, 1.0))
+    notes = Notes(context.scratch(job), lambda share: context.report(job, begun + (1 - begun) * share, 1.0))
     with prepared:
         found = _found(kind, nets, settings, job.seed, notes) | {"weights": nets[0].mark}
     return Result(job, found, seconds=trained + time.perf_counter() - began)
