@@ -156,27 +156,20 @@ def table(
 
     A `law` is expected, not a bound. `halves` adds the slope over the last half of the points.
     """
+    judged = any(series.bound is not None for series in rows)  # else there is nothing to judge them by
+    exponent, question = ("expected exponent", "the expected one") if law else ("bound's exponent", "at least as steep?")
+    columns = ["setting", "range", *([exponent] if judged else []), "measured slope", "95% interval"]
+    columns += [*([question] if judged else []), *(["slope over the last half"] if halves else [])]
     lines = []
     for series in rows:
         found = slope(series, exponential=exponential)
-        told, kind = ("–", "") if series.bound is None else (near if law else verdict)(found, series.bound)
-        lines.append(
-            [
-                Entry.words(series.name),
-                Entry(f"{_short(series.x[0])} to {_short(series.x[-1])}", series.x[-1]),
-                Entry.number(series.bound, ".3f"),
-                found.entry(),
-                Entry(found.interval(), found.low),
-                Entry.words(told, kind),
-                *([_late_entry(series, exponential)] if halves else []),
-            ]
-        )
-    columns = ["setting", "range", "bound's exponent", "measured slope", "95% interval", "at least as steep?"]
-    if law:
-        columns[2], columns[5] = "expected exponent", "the expected one"
-    columns += ["slope over the last half"] if halves else []
-    if all(series.bound is None for series in rows):  # nothing to judge them by
-        columns, lines = columns[:2] + columns[3:5] + columns[6:], [row[:2] + row[3:5] + row[6:] for row in lines]
+        line = [Entry.words(series.name), Entry(f"{_short(series.x[0])} to {_short(series.x[-1])}", series.x[-1])]
+        line += [Entry.number(series.bound, ".3f")] if judged else []
+        line += [found.entry(), Entry(found.interval(), found.low)]
+        if judged:
+            told, kind = ("–", "") if series.bound is None else (near if law else verdict)(found, series.bound)
+            line.append(Entry.words(told, kind))
+        lines.append([*line, *([_late_entry(series, exponential)] if halves else [])])
     return Table(heading, columns, lines, caption)
 
 
