@@ -227,6 +227,12 @@ def entry(values: Sequence[float], against: Sequence[float], better: str = "lowe
     return Entry(spread(values), summarise(values).mean, {1: "better", -1: "worse"}.get(sign, ""))
 
 
+def row_by_mu(cells: Cells, loss: str, key: str, name: str) -> list[Entry]:
+    """Mean (std) of a measure at every mu, the chosen one coloured."""
+    best, texts = cells.best(loss), [(mu, spread(cells.values(loss, mu, key))) for mu in cells.mus()]
+    return [Entry(name), *(Entry(text, kind="better" if mu == best else "") for mu, text in texts)]
+
+
 def by_mu(cells: Cells, key: str, heading: str, label: str, *, log: bool = False, from_zero: bool = True) -> Panel:
     """Mean and standard deviation of a measure against mu, side by side for the losses."""
     losses, mus = cells.losses(), cells.mus()

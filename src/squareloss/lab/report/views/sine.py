@@ -24,6 +24,7 @@ from squareloss.lab.report.views._replicated import (
     entry,
     judged,
     lower,
+    row_by_mu,
     spread,
     steadier,
     tally,
@@ -181,16 +182,10 @@ def choices(cells: Cells) -> Table:
 
 def by_mu_table(cells: Cells) -> Table:
     """Validation error and L_inf calibration error of every loss and mu."""
-    mus, body = cells.mus(), []
-    for loss in cells.losses():
-        for key, label in (("validation_error", "validation error"), ("linf_grid", "L_inf")):
-            best = cells.best(loss)
-            texts = [(mu, spread(cells.values(loss, mu, key))) for mu in mus]
-            body.append(
-                [Entry(f"{NAMES[loss]}: {label}"), *(Entry(text, kind="better" if mu == best else "") for mu, text in texts)]
-            )
+    keys = {"validation_error": "validation error", "linf_grid": "L_inf"}
+    body = [row_by_mu(cells, loss, key, f"{NAMES[loss]}: {label}") for loss in cells.losses() for key, label in keys.items()]
     caption = "Mean (standard deviation) over replications; green: the mu of the least mean validation error."
-    return Table("By mu", ["measure", *(f"mu = {mu:g}" for mu in mus)], body, caption)
+    return Table("By mu", ["measure", *(f"mu = {mu:g}" for mu in cells.mus())], body, caption)
 
 
 def _reading(cells: Cells, change: str, mus: Mapping[str, float | None]) -> list[Entry]:

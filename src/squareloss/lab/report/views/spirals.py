@@ -31,6 +31,7 @@ from squareloss.lab.report.views._replicated import (
     higher,
     judged,
     lower,
+    row_by_mu,
     spread,
     tally,
 )  # fmt: skip
@@ -140,13 +141,9 @@ def chosen(cells: Cells) -> Table:
 
 def validation(cells: Cells) -> Table:
     """Validation error of every loss and mu."""
-    mus, body = cells.mus(), []
-    for loss in cells.losses():
-        best = cells.best(loss)
-        texts = [(mu, spread(cells.values(loss, mu, "validation_error"))) for mu in mus]
-        body.append([Entry(NAMES[loss]), *(Entry(text, kind="better" if mu == best else "") for mu, text in texts)])
+    body = [row_by_mu(cells, loss, "validation_error", NAMES[loss]) for loss in cells.losses()]
     caption = "Mean (standard deviation) of the validation error; green: the least mean, which chooses mu."
-    return Table("Validation error by mu", ["loss", *(f"mu = {mu:g}" for mu in mus)], body, caption)
+    return Table("Validation error by mu", ["loss", *(f"mu = {mu:g}" for mu in cells.mus())], body, caption)
 
 
 def readings(cells: Cells) -> Table:
