@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from squareloss.lab.data.dataset import Dataset, Split, SplitPlan, encode_labels, moments
+from squareloss.lab.names import nearest
 
 Floats = npt.NDArray[np.float32]
 
@@ -90,9 +90,7 @@ def _check_columns(table: Any, path: Path, target: str | None) -> None:
     if target is None:
         raise ValueError(f"{path}: expected the name of the target column, got none; choose from: {listed}")
     if target not in names:
-        by_lower = {name.lower(): name for name in names}
-        near = difflib.get_close_matches(target.lower(), by_lower, 1, 0.5)
-        hint = f"; did you mean {by_lower[near[0]]!r}?" if near else ""
+        hint = nearest(target, names)
         hint += "; is the separator a comma?" if len(names) == 1 and re.search(r"[;\t|]", names[0]) else ""
         hint += "; is there a header?" if any(_PLAIN.fullmatch(name.strip()) for name in names) else ""
         raise ValueError(f"{path}: expected a target column {target!r}, got the columns {listed}{hint}")
