@@ -80,8 +80,7 @@ def _fitting_engine(options: Options) -> str:
 
 def header_of(study: Study, scale: str, seeds: Sequence[int]) -> Header:
     """The header of a study, from what it says of itself."""
-    choose("scale", scale, SCALES)
-    cells, paper = study.cells(scale), getattr(study, "paper", {})
+    cells, paper = _cells(study, scale), getattr(study, "paper", {})
     return Header(
         study=study.name,
         title=f"{study.name}: {study.summary}",
@@ -95,6 +94,11 @@ def header_of(study: Study, scale: str, seeds: Sequence[int]) -> Header:
         claims=getattr(study, "claims", ()),
         facts=[("scale", scale), ("cost", study.cost.get(scale, "not known")), ("seeds", str(len(seeds)))],
     )
+
+
+def _cells(study: Study, scale: str) -> list[Cell]:
+    """Of a scale; ValueError with the list of them if there is no such scale."""
+    return study.cells(choose("scale", scale, SCALES))
 
 
 def seeds_of(study: Study, scale: str) -> int:
@@ -118,7 +122,7 @@ def shown_seeds(study: Study, scale: str, folder: Path, seeds: Sequence[int]) ->
     """What the report shows: these seeds, and those that the folder has of the same cells."""
     if not folder.is_dir():
         return seeds
-    hashes = {cell.hash() for cell in study.cells(choose("scale", scale, SCALES))}
+    hashes = {cell.hash() for cell in _cells(study, scale)}
     records = Store(folder, create=False).records(study.name)
     return sorted({*seeds, *(record.seed for record in records if record.hash in hashes)})
 
@@ -146,8 +150,7 @@ def chosen(study: Study, scale: str, patterns: str | None) -> Study:
     """The study with the cells alone whose names match one of "resnet18-*,*-clean"; each pattern must match one."""
     if patterns is None:
         return study
-    choose("scale", scale, SCALES)
-    names = [cell.name for cell in study.cells(scale)]
+    names = [cell.name for cell in _cells(study, scale)]
     kept: set[str] = set()
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         found = [name for name in names if fnmatchcase(name, pattern)]
