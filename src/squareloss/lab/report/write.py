@@ -148,11 +148,11 @@ def markdown_table(table: Table) -> list[str]:
         return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
     lines = [line(table.columns), "| --- " * len(table.columns) + "|"]
-    lines += [line(_MARKDOWN.get(entry.kind, "{}").format(entry.text) for entry in row) for row in table.rows]
+    lines += [line(_MARKDOWN.get(entry.kind, "%s") % entry.text for entry in row) for row in table.rows]
     return [*lines, "", *([_uncoloured(table.caption), ""] if table.caption else [])]
 
 
-_MARKDOWN = {"better": "**{}**", "worse": "*{}*"}
+_MARKDOWN = {"better": "**%s**", "worse": "*%s*"}
 _COLOURS = {"Green is": "Bold is", "green is": "bold is", "red is": "italic is", "green:": "bold:"}  # as captions name them
 
 
@@ -176,15 +176,15 @@ def tex(reports: Sequence[StudyReport]) -> str:
                 "\\toprule",
             ]
             lines += [" & ".join(map(_tex, table.columns)) + " \\\\", "\\midrule"]
-            lines += [" & ".join(_FACES.get(e.kind, "%s") % _tex(e.text) for e in row) + " \\\\" for row in table.rows]
+            lines += [" & ".join(_TEX_FACES.get(e.kind, "%s") % _tex(e.text) for e in row) + " \\\\" for row in table.rows]
             lines += ["\\bottomrule", "\\end{tabular}"]
             caption = f"{report.header.title} {table.heading}. {_uncoloured(table.caption)}".strip()
             lines += [f"\\caption{{{_tex(caption)}}}", "\\end{table}"]
     return "\n".join(lines) + "\n"
 
 
-_FACES = {"better": "\\textbf{%s}", "worse": "\\textit{%s}"}
-_TEX = {
+_TEX_FACES = {"better": "\\textbf{%s}", "worse": "\\textit{%s}"}
+_TEX_CHARACTERS = {
     "\\": "\\textbackslash{}",
     "–": "--",
     "+": "$+$",
@@ -197,7 +197,7 @@ _TEX = {
 
 
 def _tex(text: str) -> str:
-    return "".join(f"\\{c}" if c in "&%$#_{}" else _TEX.get(c, c) for c in text)
+    return "".join(f"\\{c}" if c in "&%$#_{}" else _TEX_CHARACTERS.get(c, c) for c in text)
 
 
 _DRAWN = {"readings", "reliability", "noise", "attacks", "distances", "curve", "curve_of_first", "figures"}  # rows, figures

@@ -37,8 +37,10 @@ def bound(d: int, kappa: float) -> float:
 
 
 def _tables(risk: dict[tuple[int, float], Series], error: dict[tuple[int, float], Series]) -> list[Table]:
-    caption = "Least squares in log-log over all n; 95% intervals by resampling replications. A bound is an upper bound. "
-    caption += "Slopes that change over the last half are not yet those of the limit."
+    caption = (
+        "Least squares in log-log over all n; 95% intervals by resampling replications. A bound is an upper bound. "
+        "Slopes that change over the last half are not yet those of the limit."
+    )
     return [
         table("Excess risk against n", list(risk.values()), caption, halves=True),
         table(

@@ -30,8 +30,8 @@ def view(records: Sequence[Record], header: Header) -> View:
         "Statement (theorem): the excess risk falls as exp(-n gamma/7); the proof's own steps give exp(-n gamma^2/6). "
         + _rates(rows),
     ]
-    caption = "Slope of log(mean error) against n; the bound is -gamma/7, gamma = sin(gap) half the distance of two arcs. Over "
-    caption += (
+    caption = (
+        "Slope of log(mean error) against n; the bound is -gamma/7, gamma = sin(gap) half the distance of two arcs. Over "
         f"those n at which at most half of the replications err, and at least {FEW} (or a tenth) do: the curves bend before."
     )
     tables = [table("Rate of the error by margin", rows, caption, exponential=True), _comparison(rows), _errors(gaps)]

@@ -36,8 +36,10 @@ def view(records: Sequence[Record], header: Header) -> View:
         *(_sentence(name, rows) for name, rows in groups.items()),
         *_window([found for found in best if found.bound == ROUGH]),
     ]
-    caption = "Root mean square over the sphere, mean over replications. Decay toward W(0) has the usual -1/2; decay toward 0 "
-    caption += "has erased W(0) by then, at any width."
+    caption = (
+        "Root mean square over the sphere, mean over replications. Decay toward W(0) has the usual -1/2; decay toward 0 "
+        "has erased W(0) by then, at any width."
+    )
     tables = [
         table(f"At the last time: {ROUND} against width", last, caption, law=True, halves=True),
         table(

@@ -25,15 +25,19 @@ def view(records: Sequence[Record], header: Header) -> View:
         f"P(any error) by n: {told}." if told else "Too few points for a slope.",
         _caps(groups.get(("caps", "1/n"), []), groups.get(("caps", "0.1"), [])),
     ]
-    caption = f"The slope of log P against n, where at most half of the replications err and at least {FEW} (or a tenth) do. "
-    caption += "The statement gives no number: any negative slope agrees with it, if it stays."
+    caption = (
+        f"The slope of log P against n, where at most half of the replications err and at least {FEW} (or a tenth) do. "
+        "The statement gives no number: any negative slope agrees with it, if it stays."
+    )
     tables = [table("Decay by n", arcs, caption, exponential=True, halves=True), _counts(groups)]
     heads = {"arcs": "Arcs: label in the RKHS", "caps": "Opposite caps: label not in the RKHS"}
     panels = [
         one for kind, rows in drawn.items() for one in panel(heads[kind], rows, "n", "P(any error)", exponential=kind == "arcs")
     ]
-    about = "Twice the standard error as bars, where they fit; n without any error are left out. "
-    about += "A straight line on the left is a rate."
+    about = (
+        "Twice the standard error as bars, where they fit; n without any error are left out. "
+        "A straight line on the left is a rate."
+    )
     return View(tables, [Figure("Probability of any error", about, panels)], sentences, plain=False, brief=1)
 
 
