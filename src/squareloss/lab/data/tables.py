@@ -193,10 +193,10 @@ def _mark(text: str) -> bool:
     return text.strip().lower() in _MISSING
 
 
-def _with_rows(texts: list[str], column: list[str], most: int = 3) -> str:
-    """Each text with the row where it comes first, the first row of data being 1."""
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return ", ".join(f"{text!r} (data row {column.index(text) + 1})" for text in texts[:most]) + more
+def _with_rows(texts: list[str], column: list[str]) -> str:
+    """The first three texts, each with the row where it comes first, the first row of data being 1."""
+    more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
+    return ", ".join(f"{text!r} (data row {column.index(text) + 1})" for text in texts[:3]) + more
 
 
 def _categorical(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> Encoded:

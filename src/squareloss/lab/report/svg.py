@@ -69,7 +69,7 @@ class Plot:
         """A shaded band between two lines."""
         self.parts.append(f'<polygon class="band c{colour % COLOURS}" points="{self._path([*low, *reversed(high)])}"/>')
 
-    def box(self, left: float, right: float, low: float, high: float, kind: str, told: str = "") -> None:
+    def box(self, left: float, right: float, low: float, high: float, kind: str, told: str) -> None:
         """A rectangle of the data's coordinates, of a class of the page's style."""
         (a, b), (c, d) = self.at(left, max(low, high)), self.at(right, min(low, high))
         size = f'width="{round(c - a, 1)}" height="{round(d - b, 1)}"'
@@ -89,13 +89,13 @@ class Plot:
         """A solid line, of a class of the page's style ("line c0", "guide")."""
         self.parts.append(f'<polyline class="{kind}" style="fill:none;stroke-width:{width}" points="{self._path(points)}"/>')
 
-    def dots(self, points: Points, colour: int, size: float = 3.0) -> None:
+    def dots(self, points: Points, colour: int, size: float) -> None:
         """Many small dots, as one path."""
         path = "".join(f"M{a} {b}h0" for a, b in (self.at(x, y) for x, y in points))
         style = f"stroke-width:{size};stroke-linecap:round"
         self.parts.append(f'<path class="line c{colour % COLOURS}" style="{style}" d="{path}"/>')
 
-    def circle(self, x: float, y: float, radius: float, told: str = "") -> None:
+    def circle(self, x: float, y: float, radius: float, told: str) -> None:
         """A ring of a radius in the units of x, to mark a place."""
         (a, b), (c, _) = self.at(x, y), self.at(x + radius, y)
         style = "fill:none;stroke-width:2;stroke:var(--bad)"
@@ -156,7 +156,7 @@ def dashes(colour: int) -> str:
 
 def _title(told: str) -> str:
     """What is told when something is pointed at."""
-    return f"<title>{escape(told)}</title>" if told else ""
+    return f"<title>{escape(told)}</title>"
 
 
 def decades(low: float, high: float) -> list[tuple[float, str]]:

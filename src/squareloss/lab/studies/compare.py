@@ -148,16 +148,16 @@ class Compare:
         return Result(job, found, artefacts={REPLICATES: {key: torch.tensor(values) for key, values in replicates.items()}})
 
 
-def default_folder(study: Compare, runs: Path = Path("runs")) -> Path:
+def default_folder(study: Compare) -> Path:
     """Where results lie unless told otherwise: runs/compare-NAME, or runs/compare-NAME-2 if that has those of other data.
 
     Data are the same if their content is, or their path: a file that was edited stays where it was.
     """
     stem = Path(study.source.data).absolute().stem
-    first = runs / f"{study.name}-{stem}"
+    first = Path("runs", f"{study.name}-{stem}")
     if study.source.data in NAMES:
         return first
-    others = (runs / f"{study.name}-{stem}-{number}" for number in itertools.count(2))
+    others = (Path("runs", f"{study.name}-{stem}-{number}") for number in itertools.count(2))
     candidates = others if stem in NAMES else itertools.chain([first], others)  # digits.csv is not digits
     return next(folder for folder in candidates if not _has_other_data(folder, study))
 

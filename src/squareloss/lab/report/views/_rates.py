@@ -261,12 +261,12 @@ def by(records: Sequence[Record], key: Callable[[Mapping[str, Any]], Any], x: st
     return dict(found)
 
 
-def series(name: str, records: Sequence[Record], metric: str, bound: float | None = None, x: str = "n") -> Series:
-    """A metric that is a list over replications, of records that differ in x; seeds of one x are put together."""
+def series(name: str, records: Sequence[Record], metric: str, bound: float | None = None) -> Series:
+    """A metric that is a list over replications, of records that differ in n; seeds of one n are put together."""
     samples: dict[float, list[float]] = defaultdict(list)
     for record in records:
         value = record.metrics[metric]
-        samples[record.spec[x]] += value if isinstance(value, list) else [value]
+        samples[record.spec["n"]] += value if isinstance(value, list) else [value]
     return Series(name, list(samples), list(samples.values()), bound)
 
 

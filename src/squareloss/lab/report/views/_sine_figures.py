@@ -136,9 +136,9 @@ def pointwise(cells: Cells) -> Figure:
     return Figure("Pointwise errors", caption + AT, [Panel("", plot.svg(), legend)])
 
 
-def smoothed(density: Array, middles: Array, width: float = 0.012) -> Array:
-    """A density smoothed by a Gaussian kernel."""
-    kernel = np.exp(-0.5 * ((middles[:, None] - middles) / width) ** 2)
+def smoothed(density: Array, middles: Array) -> Array:
+    """A density smoothed by a Gaussian kernel of standard deviation 0.012."""
+    kernel = np.exp(-0.5 * ((middles[:, None] - middles) / 0.012) ** 2)
     found: Array = kernel @ density / kernel.sum(1)
     return found
 

@@ -42,17 +42,17 @@ def measure(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
     return {"lemma": _lemma, "xor": _xor, "boundary": _boundary, "rate": _rate}[spec["look"]](spec, work)
 
 
-def near_half(t: Tensor, v: Tensor, gamma: float = 1.0) -> Tensor:
-    """P(|2 eta - 1| < t) for two points at +-gamma with noise v, exactly; by logarithms, for tails of any size."""
-    x = v.square() / gamma * t.atanh()
-    low: Tensor = torch.special.log_ndtr((-x - gamma) / v)
-    high: Tensor = torch.special.log_ndtr((x - gamma) / v)
+def near_half(t: Tensor, v: Tensor) -> Tensor:
+    """P(|2 eta - 1| < t) for two points at +-1 with noise v, exactly; by logarithms, for tails of any size."""
+    x = v.square() * t.atanh()
+    low: Tensor = torch.special.log_ndtr((-x - 1) / v)
+    high: Tensor = torch.special.log_ndtr((x - 1) / v)
     return -high.exp() * (low - high).expm1()
 
 
-def corrected(t: Tensor, v: Tensor, gamma: float = 1.0) -> Tensor:
-    """The bound that holds: sqrt(2/pi) v/gamma exp(-gamma^2 / (2 v^2)) artanh(t) / sqrt(1 - t^2)."""
-    return math.sqrt(2 / math.pi) * v / gamma * (-(gamma**2) / (2 * v**2)).exp() * t.atanh() / (1 - t**2).sqrt()
+def corrected(t: Tensor, v: Tensor) -> Tensor:
+    """The bound that holds: sqrt(2/pi) v/gamma exp(-gamma^2 / (2 v^2)) artanh(t) / sqrt(1 - t^2), here for gamma = 1."""
+    return math.sqrt(2 / math.pi) * v * (-1 / (2 * v**2)).exp() * t.atanh() / (1 - t**2).sqrt()
 
 
 def _lemma(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
