@@ -158,7 +158,12 @@ def test_the_papers_value_stands_below_ours_once():
     first, second = images.table_1([ours]).rows
     assert first[5].text == "95.00 (1.41)" and second[5].text == "95.04 (0.07)" and second[6].text == "0*"
     shorter = net("resnet18-cifar10-SL", full=False, accuracy=[0.94, 0.96], autoattack_4=[0.0, 0.0])
-    assert len(images.table_1([ours, shorter]).rows) == 3 and len(images.table_1([shorter]).rows) == 2
+    for found in ([ours, shorter], [shorter]):
+        assert [row[3].text for row in images.table_1(found).rows] == [found[0].trained, images.PAPER]
+    other = net("resnet18-cifar10-OH1", full=False, accuracy=[0.94, 0.96])
+    assert [row[3].text for row in images.codings([ours, other, shorter]).rows] == [
+        other.trained, images.PAPER, ours.trained, images.PAPER, shorter.trained
+    ]  # fmt: skip
     shorter.stands_in = "a small network"
     assert images.codings([shorter]).rows == [], "simplex alone compares nothing"
     other = net("resnet18-cifar10-OH1", full=False, accuracy=[0.94, 0.96])
@@ -185,10 +190,24 @@ def test_networks_of_the_codings_stand_in_their_own_table_in_its_order_diverged_
     lost = [image_rows.Net(f"resnet18-cifar10-{loss}-b128", "", True, diverged={0: {}}) for loss in ("SL", "OH1")]
     ours = lambda make: [row[2].text for row in make([sl, *lost, one_hot]).rows if row[0].text]
     assert ours(images.codings) == ["one-hot (1, 1)", "SL", "one-hot (1, 1) (.1, 128)", "SL (.1, 128)"]
-    for make in (images.table_1, images.noise):
+    for make in (images.table_1, images.noise, images.calibration):
         assert make([sl, *lost, one_hot]).rows == make([sl]).rows
-    for make in (images.calibration, images.beyond):
-        assert "diverged" not in str(make([sl, *lost]).rows)
+    assert "diverged" not in str(images.beyond([sl, *lost]).rows)
+
+
+def test_adversarial_training_has_its_own_tables_and_the_papers_order_is_tried_at_any_length():
+    ce, sl = (
+        net(f"resnet18-cifar10-{loss}-adv7", full=False, accuracy=[0.8] * 2, ece=[0.1] * 2, autoattack_8=[left, left + 0.01])
+        for loss, left in (("CE", 0.42), ("SL", 0.44))
+    )
+    plain = net("resnet18-cifar10-SL", accuracy=[0.95] * 2, ece=[0.01] * 2)
+    headings = [table.heading for table in images.apart(images.calibration, [plain, ce, sl])]
+    assert headings == ["Calibration: ResNet-18, CIFAR-10", "Calibration: ResNet-18, CIFAR-10, PGD-7"]
+    assert images.table_1([plain, ce, sl]).rows == images.table_1([plain]).rows
+    told = {row[1].text: (row[0].text, row[3].text) for row in image_claims.claims([ce, sl]).rows}
+    assert told["AutoAttack at 8/255: SL above CE"] == (f"ResNet-18, CIFAR-10, PGD-7 ({sl.trained})", "holds")
+    ce.stands_in = sl.stands_in = "a small network"
+    assert not any("AutoAttack" in row[1].text for row in image_claims.claims([ce, sl]).rows)
 
 
 def test_under_the_fast_recipe_every_network_of_table_1_is_in_its_table():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from squareloss.lab.report.statistics import Difference, mean_std, paired
 from squareloss.lab.report.tables import Entry, Table
-from squareloss.lab.report.views.image_rows import Net, label, pairs
+from squareloss.lab.report.views.image_rows import Net, label, pairs, papers
 from squareloss.lab.report.views.paper_images import LEVELS, STDS
 
 NEAR = 0.005  # of the paper's mean accuracy
@@ -30,7 +30,7 @@ Line = tuple[str, str, str, str]  # network, what is claimed, what came, whether
 def claims(found: Sequence[Net]) -> Table:
     """Every claim that there are results for."""
     lines = [line for net in found for line in (*_accuracy(net), *_losses(net))]
-    lines += [line for ce, sl in pairs(found) for line in (*_calibration(ce, sl), *_orders(ce, sl), *_honest(ce, sl))]
+    lines += [line for ce, sl in pairs(found) for line in (*_calibration(ce, sl), *_orders(ce, sl, found), *_honest(ce, sl))]
     kinds = {HOLDS: "agrees", NOT: "differs"}
     rows = [
         [Entry(where), Entry(text), Entry(here), Entry.words(word, kinds.get(word, ""))] for where, text, here, word in lines
@@ -96,8 +96,8 @@ def _where(net: Net) -> str:
 
 
 def _both(sl: Net) -> str:
-    data, network, _ = label(sl.line)
-    adversary = next((f", {part}" for part in sl.line.split("-") if part.startswith("adv")), "")
+    data, network, loss = label(sl.line)
+    adversary = f", {loss.split()[-1]}" if "-adv" in sl.line else ""
     return f"{network}, {data}{adversary}" + ("" if sl.full else f" ({sl.trained})")
 
 
@@ -146,11 +146,11 @@ def _calibration(ce: Net, sl: Net) -> list[Line]:
     return lines
 
 
-def _orders(ce: Net, sl: Net) -> list[Line]:
+def _orders(ce: Net, sl: Net, found: Sequence[Net]) -> list[Line]:
     """The order of the two in every column, by the paper's means."""
     lines = []
     for key, text in _COLUMNS.items():
-        theirs = [net.paper.get(key) for net in (ce, sl)]
+        theirs = [papers(net, found).get(key) for net in (ce, sl)]
         if any(value is None or value.mean is None for value in theirs) or theirs[0] == theirs[1]:
             continue
         d = paired(sl.by_seed(key), ce.by_seed(key))

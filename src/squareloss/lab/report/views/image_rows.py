@@ -81,6 +81,12 @@ class Net:
         return mean_std(found.mean, found.std, column.show) + (f", {found.n} seed{'s' * (found.n > 1)}" if missing else "")
 
 
+def papers(net: Net, found: Sequence[Net]) -> Mapping[str, Value]:
+    """The paper's values for a network as the paper trains it or, while there is none, for one trained otherwise."""
+    same = any(other.full and other.line == net.line for other in found)
+    return net.paper if same or net.stands_in else values().get(net.line, {})
+
+
 def paper_shown(value: Value | None, column: Column) -> str:
     """The paper's value as text."""
     if value is None:

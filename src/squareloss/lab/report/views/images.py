@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from squareloss.lab.report.figures import Figure, Panel
@@ -12,8 +12,8 @@ from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
 from squareloss.lab.report.views.image_claims import claims, gaps, tally
 from squareloss.lab.report.views.image_cost import cost
-from squareloss.lab.report.views.image_rows import Net, label, nets, paper_shown
-from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, LEVELS, STDS, TABLE_1, Value, values
+from squareloss.lab.report.views.image_rows import Net, label, nets, paper_shown, papers
+from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, LEVELS, STDS, TABLE_1, Value
 from squareloss.lab.runs.store import Record
 
 Make = Callable[[Sequence[Net]], Table]
@@ -39,11 +39,12 @@ def view(records: Sequence[Record], header: Header) -> View:
 
 
 def apart(make: Make, found: Sequence[Net]) -> list[Table]:
-    """A table; of those with a line for every measure one for each network and its data, else they would be too wide."""
+    """A table; of those with a line for every measure one for each network, its data and its adversary: less wide."""
     groups: dict[str, list[Net]] = {}
     for net in found:
-        data, network, _ = label(net.line)
-        groups.setdefault(f"{network}, {data}" if make in (table_1, calibration, beyond) else "", []).append(net)
+        data, network, loss = label(net.line)
+        name = f"{network}, {data}" + (f", {loss.split()[-1]}" if net.line in ADVERSARIAL else "")
+        groups.setdefault(name if make in (table_1, calibration, beyond) else "", []).append(net)
     made = {name: table for name, nets in groups.items() if (table := make(nets)).rows}
     if len(made) <= 1:
         return list(made.values())
@@ -82,19 +83,13 @@ def _table(heading: str, found: Sequence[Net], columns: Sequence[Column], captio
             continue
         who = (*label(net.line), net.trained, str(len(net.metrics) or len(net.diverged)))
         rows.append([*map(Entry, who), *(_ours(net, column) for column in columns)])
-        paper = [_paper(net, found).get(column.key) for column in columns]
+        paper = [papers(net, found).get(column.key) for column in columns]
         if any(paper):
             theirs = [Entry(paper_shown(value, column)) for value, column in zip(paper, columns, strict=True)]
             rows.append([*map(Entry, ("", "", "", PAPER, _runs(paper))), *theirs])
     caption += " Trained: epochs, (learning rate, batch size)."
     table = Table(heading, [*_WHO, *(column.label for column in columns)], rows, caption)
     return _turned(table) if len(columns) > len(rows) else table
-
-
-def _paper(net: Net, found: Sequence[Net]) -> Mapping[str, Value]:
-    """The paper's values for a network as the paper trains it or, while there is none, for one trained otherwise."""
-    same = any(other.full and other.line == net.line for other in found)
-    return net.paper if same or net.stands_in else values().get(net.line, {})
 
 
 def _runs(paper: Sequence[Value | None]) -> str:
@@ -133,7 +128,8 @@ def table_1(found: Sequence[Net]) -> Table:
         "cross-entropy, of square loss by its L1. The worst case is over the adaptive suite of docs/attacks.md; least over "
         "all is per image over AutoAttack, on scores and on eta, and that suite. 0* is the paper's: above 0, below 0.1."
     )
-    return _table("Accuracy and robustness", _only(found, _of_table_1), columns, caption)
+    mine = _only(_compared(found), lambda net: net.line not in ADVERSARIAL)
+    return _table("Accuracy and robustness", mine, columns, caption)
 
 
 def summary(found: Sequence[Net]) -> Table:
@@ -175,7 +171,7 @@ def noise(found: Sequence[Net]) -> Table:
     """Accuracy under Gaussian noise."""
     columns = [_percent("accuracy", "clean"), *(_percent(f"noise_{std}", f"noise {std}") for std in STDS)]
     caption = "Percent; noise of that standard deviation in standardised space."
-    return _table("Gaussian noise", _only(found, _of_table_1), columns, caption)
+    return _table("Gaussian noise", _compared(found), columns, caption)
 
 
 def calibration(found: Sequence[Net]) -> Table:
@@ -199,7 +195,7 @@ def calibration(found: Sequence[Net]) -> Table:
         "calibrators.Asinh and by isotonic regression: each half of the test set by what was fitted on the other half. "
         "Where a reading has zeros (all but softmax and Asinh), probabilities in the NLL are floored at 1e-12."
     )
-    return _table("Calibration", _only(found, lambda net: bool(net.metrics)), columns, caption)
+    return _table("Calibration", _only(_compared(found), lambda net: bool(net.metrics)), columns, caption)
 
 
 def adversarial(found: Sequence[Net]) -> Table:
@@ -261,13 +257,18 @@ def _panel(net: Net) -> Panel | None:
     return Panel(heading, plot.svg(), [(i, name, name == last) for i, name in enumerate(curves)], net.trained)
 
 
-def _of_table_1(net: Net) -> bool:
-    """Whether it is of Table 1 or of ours beside it, not of the tables of adversarial training and codings.
+def _compared(found: Sequence[Net]) -> list[Net]:
+    """All but such as are of the table of codings alone, and but those trained otherwise where one is trained as in the paper.
 
     Under `fast`, with batches of one size, the network of Table 1 that the paper trains at batch 128 is named without "-b128".
     """
-    fast = f"{net.line}-b128" in TABLE_1 and not net.recipe.endswith(", 32)")
-    return net.line in TABLE_1 or fast or net.line not in {*ADVERSARIAL, *CODINGS}
+    full = {net.line for net in found if net.full}
+
+    def is_compared(net: Net) -> bool:
+        fast = f"{net.line}-b128" in TABLE_1 and not net.recipe.endswith(", 32)")
+        return (net.line in TABLE_1 or net.line not in CODINGS or fast) and (net.full or net.line not in full)
+
+    return _only(found, is_compared)
 
 
 def _only(found: Sequence[Net], test: Callable[[Net], bool]) -> list[Net]:
@@ -278,7 +279,7 @@ VIEWS_OF: dict[str, tuple[Make, ...]] = {
     "table1": (table_1, gaps, claims, attack_losses, calibration, cost),
     "gaussian_noise": (noise, claims),
     "reliability": (calibration, claims),
-    "adversarial_training": (adversarial, gaps, claims, attack_losses, calibration, cost),
+    "adversarial_training": (adversarial, gaps, claims, attack_losses, calibration, noise, cost),
     "codings": (codings, claims),
     "beyond_paper": (beyond, table_1, attack_losses, calibration, cost),
 }
