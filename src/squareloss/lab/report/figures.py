@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,11 @@ class Panel:
     svg: str
     legend: Sequence[tuple[int, str, bool]] = ()
     note: str = ""
+
+
+def legend(names: Iterable[str], heavy: str = "") -> list[tuple[int, str, bool]]:
+    """Of lines that have the colours in turn; the one that is named is heavy."""
+    return [(colour, name, name == heavy) for colour, name in enumerate(names)]
 
 
 @dataclass(frozen=True)
