@@ -41,6 +41,9 @@ class Figure:
     panels: Sequence[Panel]
 
 
+NOTHING = Figure("", "", [])  # to draw; figures without panels are left out of the report
+
+
 def figures(rows: Sequence[Row], records: Sequence[Record] = ()) -> list[Figure]:
     """All that the results have something for."""
     cells = one_per_cell(rows)
@@ -120,7 +123,7 @@ def _attack(row: Row, name: str) -> tuple[Any, Any]:
 def _distances(rows: Sequence[Row], colours: Mapping[str, int]) -> Figure:
     rows = [row for row in rows if row.parts("distances")]
     if not rows:
-        return Figure("Decision margin", "", [])
+        return NOTHING
     reach = {row.cell: [np.array(p["radius"], dtype=float) for p in row.parts("distances")] for row in rows}
     finite = np.concatenate([r[np.isfinite(r)] for parts in reach.values() for r in parts])
     grid = np.linspace(0, float(np.quantile(finite, 0.95)) or 1.0, 30)
@@ -132,7 +135,7 @@ def _distances(rows: Sequence[Row], colours: Mapping[str, int]) -> Figure:
 def _curves(rows: Sequence[Row], colours: Mapping[str, int]) -> Figure:
     rows = [row for row in rows if row.parts("curve")]
     if not rows:
-        return Figure("Training", "", [])
+        return NOTHING
     curves = {row.cell: _curve(row, "curve", "epoch", "train_accuracy") for row in rows}
     errors = {cell: (x, 1 - y) for cell, (x, y) in curves.items()}
     caption = "Error on the training batches of each epoch, at the learning rate that was chosen; bands are one std over seeds."

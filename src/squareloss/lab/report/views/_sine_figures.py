@@ -11,7 +11,7 @@ import numpy as np
 
 from squareloss.lab.data.synthetic import sine_eta
 from squareloss.lab.report.fields import Array, png, shade, unpack
-from squareloss.lab.report.figures import Figure, Panel, legend
+from squareloss.lab.report.figures import NOTHING, Figure, Panel, legend
 from squareloss.lab.report.statistics import summarise
 from squareloss.lab.report.svg import Plot, decades
 from squareloss.lab.report.views._replicated import NAMES, Cells, by_mu
@@ -74,7 +74,7 @@ def surfaces(cells: Cells) -> Figure:
 
     found = stored(cells, "surface")
     if not found:
-        return Figure("eta", "", [])
+        return NOTHING
     reading = cells.records("SL", cells.best("SL") or 0.0)[0].spec["reading"]
     truth = sine_eta(torch.tensor(np.stack(lattice(), axis=-1)), reading).numpy()
     panels = [Panel("the true eta", heat(truth, "the true eta"))]
@@ -120,7 +120,7 @@ def pointwise(cells: Cells) -> Figure:
     """Histogram and density of p - eta at the test points of the first replication."""
     found = stored(cells, "histogram")
     if not found:
-        return Figure("Pointwise errors", "", [])
+        return NOTHING
     width = 2 * WIDEST / BINS
     middles: Array = -WIDEST + width * (np.arange(BINS, dtype=np.float64) + 0.5)
     densities = {side: np.array(counts, dtype=float) / (sum(counts) * width) for side, counts in found.items()}
@@ -147,7 +147,7 @@ def places(cells: Cells) -> Figure:
     """Where each loss errs: the mean of |p - eta| over replications on the square, and by the distance from the middle."""
     found = {side: unpack(text, COARSE) for side, text in stored(cells, "error").items()}
     if not found:
-        return Figure("Where", "", [])
+        return NOTHING
     top = max(float(np.quantile(field, 0.99)) for field in found.values()) or 1.0
     panels = [Panel(told(side), heat(field, f"error of {told(side)}", top)) for side, field in found.items()]
     radius = np.hypot(*lattice())
