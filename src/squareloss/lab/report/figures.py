@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,11 @@ class Panel:
     note: str = ""
 
 
+def legend(names: Iterable[str], heavy: str = "") -> list[tuple[int, str, bool]]:
+    """Of lines that have the colours in turn; the one that is named is heavy."""
+    return [(colour, name, name == heavy) for colour, name in enumerate(names)]
+
+
 @dataclass(frozen=True)
 class Figure:
     """Panels side by side, under one heading and one caption."""
@@ -34,6 +39,9 @@ class Figure:
     heading: str
     caption: str
     panels: Sequence[Panel]
+
+
+NOTHING = Figure("", "", [])  # to draw; figures without panels are left out of the report
 
 
 def figures(rows: Sequence[Row], records: Sequence[Record] = ()) -> list[Figure]:
@@ -115,7 +123,7 @@ def _attack(row: Row, name: str) -> tuple[Any, Any]:
 def _distances(rows: Sequence[Row], colours: Mapping[str, int]) -> Figure:
     rows = [row for row in rows if row.parts("distances")]
     if not rows:
-        return Figure("Decision margin", "", [])
+        return NOTHING
     reach = {row.cell: [np.array(p["radius"], dtype=float) for p in row.parts("distances")] for row in rows}
     finite = np.concatenate([r[np.isfinite(r)] for parts in reach.values() for r in parts])
     grid = np.linspace(0, float(np.quantile(finite, 0.95)) or 1.0, 30)
@@ -127,7 +135,7 @@ def _distances(rows: Sequence[Row], colours: Mapping[str, int]) -> Figure:
 def _curves(rows: Sequence[Row], colours: Mapping[str, int]) -> Figure:
     rows = [row for row in rows if row.parts("curve")]
     if not rows:
-        return Figure("Training", "", [])
+        return NOTHING
     curves = {row.cell: _curve(row, "curve", "epoch", "train_accuracy") for row in rows}
     errors = {cell: (x, 1 - y) for cell, (x, y) in curves.items()}
     caption = "Error on the training batches of each epoch, at the learning rate that was chosen; bands are one std over seeds."

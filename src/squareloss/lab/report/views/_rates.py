@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squareloss.lab.report.figures import Panel
+from squareloss.lab.report.figures import Panel, legend
 from squareloss.lab.report.svg import Plot, decades
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.runs.store import Record
@@ -212,7 +212,7 @@ def panel(
         _draw(plot, line, series.name, colour)
         if guide:
             plot.rule(guide[0], guide[1])
-    return [Panel(heading, plot.svg(), [(i, series.name, False) for i, series in enumerate(rows)])]
+    return [Panel(heading, plot.svg(), legend(series.name for series in rows))]
 
 
 class _Point(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from squareloss.lab.report.figures import Panel
+from squareloss.lab.report.figures import Panel, legend
 from squareloss.lab.report.statistics import Difference, mean_std, paired, summarise
 from squareloss.lab.report.svg import Plot, decades
 from squareloss.lab.report.tables import Entry, Table
@@ -253,7 +253,7 @@ def by_mu(cells: Cells, key: str, heading: str, label: str, *, log: bool = False
         for i, mean, std in points:
             plot.bar(i + shift, scale(mean - std), scale(mean + std), place)
         plot.line([(i + shift, scale(mean)) for i, mean, _ in points], place, NAMES[loss])
-    return Panel(heading, plot.svg(), [(i, NAMES[loss], False) for i, loss in enumerate(losses)])
+    return Panel(heading, plot.svg(), legend(NAMES[loss] for loss in losses))
 
 
 def _range(points: Sequence[tuple[float, float]], log: bool, from_zero: bool) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from squareloss.lab.data.synthetic import sine_eta
 from squareloss.lab.report.fields import Array, png, shade, unpack
-from squareloss.lab.report.figures import Figure, Panel
+from squareloss.lab.report.figures import NOTHING, Figure, Panel, legend
 from squareloss.lab.report.statistics import summarise
 from squareloss.lab.report.svg import Plot, decades
 from squareloss.lab.report.views._replicated import NAMES, Cells, by_mu
@@ -74,7 +74,7 @@ def surfaces(cells: Cells) -> Figure:
 
     found = stored(cells, "surface")
     if not found:
-        return Figure("eta", "", [])
+        return NOTHING
     reading = cells.records("SL", cells.best("SL") or 0.0)[0].spec["reading"]
     truth = sine_eta(torch.tensor(np.stack(lattice(), axis=-1)), reading).numpy()
     panels = [Panel("the true eta", heat(truth, "the true eta"))]
@@ -120,7 +120,7 @@ def pointwise(cells: Cells) -> Figure:
     """Histogram and density of p - eta at the test points of the first replication."""
     found = stored(cells, "histogram")
     if not found:
-        return Figure("Pointwise errors", "", [])
+        return NOTHING
     width = 2 * WIDEST / BINS
     middles: Array = -WIDEST + width * (np.arange(BINS, dtype=np.float64) + 0.5)
     densities = {side: np.array(counts, dtype=float) / (sum(counts) * width) for side, counts in found.items()}
@@ -132,8 +132,8 @@ def pointwise(cells: Cells) -> Figure:
         plot.trace(list(zip(middles, smoothed(density, middles), strict=True)), f"line c{i}", 2)
     plot.rule((0, 0), (0, float(high)))
     caption = "p - eta at the test points of the first replication: histogram (shaded) and its smoothing by a Gaussian kernel. "
-    legend = [(i, told(side), True) for i, side in enumerate(found)]
-    return Figure("Pointwise errors", caption + AT, [Panel("", plot.svg(), legend)])
+    heavy = [(i, told(side), True) for i, side in enumerate(found)]
+    return Figure("Pointwise errors", caption + AT, [Panel("", plot.svg(), heavy)])
 
 
 def smoothed(density: Array, middles: Array) -> Array:
@@ -147,7 +147,7 @@ def places(cells: Cells) -> Figure:
     """Where each loss errs: the mean of |p - eta| over replications on the square, and by the distance from the middle."""
     found = {side: unpack(text, COARSE) for side, text in stored(cells, "error").items()}
     if not found:
-        return Figure("Where", "", [])
+        return NOTHING
     top = max(float(np.quantile(field, 0.99)) for field in found.values()) or 1.0
     panels = [Panel(told(side), heat(field, f"error of {told(side)}", top)) for side, field in found.items()]
     radius = np.hypot(*lattice())
@@ -157,7 +157,7 @@ def places(cells: Cells) -> Figure:
     plot = Plot("|x|", "mean |p - eta|", (0, math.sqrt(2)), (0, high), "error by distance from the middle")
     for i, (side, points) in enumerate(curves.items()):
         plot.line(points, i, told(side))
-    panels.append(Panel("by |x|", plot.svg(), [(i, told(side), False) for i, side in enumerate(curves)]))
+    panels.append(Panel("by |x|", plot.svg(), legend(map(told, curves))))
     caption = f"Mean of |p - eta| over replications: dark is 0, light is {top:.2f} or more; and averaged over rings. {AT}"
     return Figure("Where each loss errs", caption, panels)
 
@@ -175,9 +175,7 @@ def falling(cells: Cells) -> Figure:
         curves = {loss: cells.curve(loss, what, "linf_grid") for loss in PAIR}
         curves = {loss: points for loss, points in curves.items() if len(points) > 1}
         if curves:
-            panels.append(
-                Panel(f"by {what}", slope_plot(curves, label), [(i, NAMES[loss], False) for i, loss in enumerate(curves)])
-            )
+            panels.append(Panel(f"by {what}", slope_plot(curves, label), legend(NAMES[loss] for loss in curves)))
     caption = "L_inf calibration error, means and one standard deviation over replications; both axes logarithmic."
     return Figure("More points, wider networks", caption, panels)
 

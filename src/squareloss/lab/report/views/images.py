@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from squareloss.lab.report.figures import Figure, Panel
+from squareloss.lab.report.figures import Figure, Panel, legend
 from squareloss.lab.report.header import Column, Header
 from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.tables import Entry, Table
@@ -254,7 +254,7 @@ def _panel(net: Net) -> Panel | None:
     plot, last = Plot("radius in 255ths", "robust accuracy", (0, max(LEVELS)), (0, 1), heading, percent=True), _ATTACKS["least"]
     for colour, (name, known) in enumerate(curves.items()):
         plot.line(known, colour, name, heavy=name == last)
-    return Panel(heading, plot.svg(), [(i, name, name == last) for i, name in enumerate(curves)], net.trained)
+    return Panel(heading, plot.svg(), legend(curves, heavy=last), net.trained)
 
 
 def _compared(found: Sequence[Net]) -> list[Net]:

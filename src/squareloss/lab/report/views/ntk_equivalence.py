@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from squareloss.lab.report.figures import Figure, Panel
+from squareloss.lab.report.figures import Figure, Panel, legend
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.svg import Plot, decades
 from squareloss.lab.report.tables import Entry, Table
@@ -129,4 +129,4 @@ def _by_time(groups: dict[str, list[Record]]) -> Panel:
     plot = Plot("time 2 zeta mu k", ROUND, x, y, "By time", x_ticks=decades(*x), y_ticks=decades(*y))
     for i, curve in enumerate(curves.values()):
         plot.line([(math.log10(t), math.log10(v)) for t, v in curve], i, dots=False)
-    return Panel("By time, at the largest width", plot.svg(), [(i, name, False) for i, name in enumerate(curves)])
+    return Panel("By time, at the largest width", plot.svg(), legend(curves))

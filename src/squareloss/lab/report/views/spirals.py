@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from squareloss.lab.data.replications import spirals_split
 from squareloss.lab.report.fields import unpack_lines
-from squareloss.lab.report.figures import Figure, Panel
+from squareloss.lab.report.figures import NOTHING, Figure, Panel
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.svg import Plot, decades
 from squareloss.lab.report.tables import Entry, Table
@@ -203,7 +203,7 @@ def boundaries(cells: Cells) -> Figure:
     sides = {name: side for name, side in _three(cells).items() if cells.records(*side)}
     count = min(len(cells.records(*side)[0].metrics.get("boundaries", [])) for side in sides.values())
     if not count:
-        return Figure("Decision boundaries", "", [])
+        return NOTHING
     first = cells.records(*sides["SL + l2"])[0]
     data = spirals_split(range(count), first.spec["n"], 2, first.seed).train
     panels = []
