@@ -9,14 +9,18 @@ Expected (the paper, AutoAttack at 8/255): 37.08 (CE) and 40.46 (SL) for PGD-3, 
 
 from __future__ import annotations
 
-from squareloss.lab.studies.images.plan import Line
+from squareloss.lab.studies.images.plan import TABLE, Line
 from squareloss.lab.studies.images.study import ImageStudy
 from squareloss.lab.studies.table1 import ATTACKS, PROBABILITIES
 
 STUDY = ImageStudy(
     "adversarial_training",
     "image networks trained on adversarial examples, square loss against cross-entropy",
-    tuple(Line("resnet18", "cifar10", loss, adversary=steps, levels=(8,)) for steps in (3, 7) for loss in ("CE", "SL")),
+    tuple(
+        Line("resnet18", "cifar10", loss, adversary=steps, kinds=(*TABLE, "readings"), levels=(8,))
+        for steps in (3, 7)
+        for loss in ("CE", "SL")
+    ),
     {
         "smoke": "seconds",
         "laptop": "some minutes on 2 cores; needs CIFAR-10",
