@@ -43,6 +43,16 @@ def test_points_land_where_they_belong():
     assert plot.at(5, -3) == (right, bottom)  # beyond the axes: at their edge
 
 
+def test_logarithmic_axes_take_and_tell_the_values_themselves():
+    plot = Plot("n", "error", (10, 1000), (0.001, 0.1), log="xy", width=200, height=100)
+    (left, bottom), (right, top) = plot.at(10, 0.001), plot.at(1000, 0.1)
+    assert plot.at(100, 0.01) == ((left + right) / 2, (top + bottom) / 2)
+    assert plot.at(100, -1)[1] == bottom, "what has no logarithm is at the edge"
+    plot.line([(20, 0.05)], 0, "SL")
+    texts = re.findall(">([^<]+)<", plot.svg())
+    assert "SL: 0.05 at 20" in texts and {"10", "100", "1000", "0.001", "0.01", "0.1"} <= set(texts)
+
+
 def test_figures_show_what_there_is(filled):
     store, header = filled
     found = {figure.heading: figure for figure in figures(rows_of(store.records(), header))}

@@ -20,11 +20,12 @@ class Plot:
     Arguments:
         x_label, y_label: of the axes.
         x, y: their ranges.
+        log: which axes are logarithmic: "x", "y" or "xy". Their ranges are positive; what is not is at the edge.
         title: what it shows, for readers that can't see it, and above the plot.
         width, height: in the units of the drawing; it scales to the page.
         percent: write the values of y as percentages.
         floor: the lowest value of y that is written at the axis.
-        x_ticks, y_ticks: places and texts at the axes, for categories and logarithms; round numbers if None.
+        x_ticks, y_ticks: places and texts at the axes, for categories; round numbers if None.
     """
 
     x_label: str
@@ -34,6 +35,7 @@ class Plot:
     title: str = ""
     width: int = 360
     height: int = 260
+    log: str = ""
     percent: bool = False
     floor: float = -math.inf
     x_ticks: Sequence[tuple[float, str]] | None = None
@@ -44,8 +46,7 @@ class Plot:
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Where a point of the data lies in the drawing; values beyond the axes are brought to their edge."""
-        across = (min(max(x, self.x[0]), self.x[1]) - self.x[0]) / ((self.x[1] - self.x[0]) or 1)
-        up = (min(max(y, self.y[0]), self.y[1]) - self.y[0]) / ((self.y[1] - self.y[0]) or 1)
+        across, up = _share(x, self.x, "x" in self.log), _share(y, self.y, "y" in self.log)
         return (
             round(self.LEFT + across * (self.width - self.LEFT - self.RIGHT), 1),
             round(self.height - self.BOTTOM - up * (self.height - self.TOP - self.BOTTOM), 1),
@@ -126,12 +127,11 @@ class Plot:
     def _axes(self) -> list[str]:
         (left, bottom), (right, top) = self.at(self.x[0], self.y[0]), self.at(self.x[1], self.y[1])
         found = []
-        round_y = [(value, self._tick(value)) for value in ticks(max(self.y[0], self.floor), self.y[1])]
-        for value, text in round_y if self.y_ticks is None else self.y_ticks:
+        for value, text in self._marks("y") if self.y_ticks is None else self.y_ticks:
             height = self.at(self.x[0], value)[1]
             found.append(f'<line class="grid" x1="{left}" y1="{height}" x2="{right}" y2="{height}"/>')
             found.append(f'<text x="{left - 6}" y="{height + 4}" text-anchor="end">{escape(text)}</text>')
-        for value, text in [(v, f"{v:g}") for v in ticks(*self.x)] if self.x_ticks is None else self.x_ticks:
+        for value, text in self._marks("x") if self.x_ticks is None else self.x_ticks:
             across = self.at(value, self.y[0])[0]
             found.append(f'<line class="grid" x1="{across}" y1="{bottom}" x2="{across}" y2="{bottom + 4}"/>')
             found.append(f'<text x="{across}" y="{bottom + 16}" text-anchor="middle">{escape(text)}</text>')
@@ -145,8 +145,13 @@ class Plot:
         )
         return found
 
-    def _tick(self, value: float) -> str:
-        return f"{round(100 * value, 6):g}%" if self.percent else f"{value:g}"
+    def _marks(self, axis: str) -> list[tuple[float, str]]:
+        """Round numbers at an axis, with their texts."""
+        low, high = self.x if axis == "x" else (max(self.y[0], self.floor), self.y[1])
+        if axis in self.log:
+            return _decades(low, high)
+        percent = self.percent and axis == "y"
+        return [(value, f"{round(100 * value, 6):g}%" if percent else f"{value:g}") for value in ticks(low, high)]
 
 
 def dashes(colour: int) -> str:
@@ -159,15 +164,23 @@ def _title(told: str) -> str:
     return f"<title>{escape(told)}</title>"
 
 
-def decades(low: float, high: float) -> list[tuple[float, str]]:
-    """Ticks of a logarithmic axis between 10^low and 10^high, at most some six of them: places are logarithms."""
-    first, last = math.ceil(low - 1e-9), math.floor(high + 1e-9)
+def _share(value: float, ends: tuple[float, float], log: bool) -> float:
+    """How far along an axis a value lies, from 0 to 1."""
+    low, at, high = ends[0], min(max(value, ends[0]), ends[1]), ends[1]
+    if log:
+        low, at, high = math.log10(low), math.log10(at), math.log10(high)
+    return (at - low) / ((high - low) or 1)
+
+
+def _decades(low: float, high: float) -> list[tuple[float, str]]:
+    """Ticks of a logarithmic axis, at most some six of them."""
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     if last - first >= 2:
         step = -(-(last - first) // 5)
-        return [(float(i), f"1e{i}" if not -4 < i < 5 else f"{10.0**i:g}") for i in range(first, last + 1, step)]
+        return [(10.0**i, f"1e{i}" if not -4 < i < 5 else f"{10.0**i:g}") for i in range(first, last + 1, step)]
     for digits in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)):
         marks = [m * 10.0**i for i in range(first - 1, last + 1) for m in digits]
-        found = [(math.log10(m), f"{m:g}") for m in marks if low - 1e-9 <= math.log10(m) <= high + 1e-9]
+        found = [(m, f"{m:g}") for m in marks if low * (1 - 1e-9) <= m <= high * (1 + 1e-9)]
         if len(found) > 2:
             break
     return found

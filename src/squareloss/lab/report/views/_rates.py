@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from squareloss.lab.report.figures import Panel, legend
-from squareloss.lab.report.svg import Plot, decades
+from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.runs.store import Record
 
@@ -197,17 +197,16 @@ def panel(
 
     They go through the first point, or the last (-1). One panel, or none where there is nothing to draw.
     """
-    lines = [_points(series, exponential) for series in rows]
+    lines = [_points(series) for series in rows]
     guides = [_guide(line, series.bound, exponential, through) for line, series in zip(lines, rows, strict=True)]
-    heights = [point.height for line in lines for point in line] + [end[1] for guide in guides for end in guide]
-    places = [point.place for line in lines for point in line]
+    heights = [point.mean for line in lines for point in line] + [end[1] for guide in guides for end in guide]
+    places = [point.x for line in lines for point in line]
     if not places:
         return []
     low, high = min(heights), max(heights)
-    room = 0.05 * (high - low) or 0.5
-    y = (low - room, high + room)
+    room = (high / low) ** 0.05 if high > low else 3.0
     x = (min(places), max(places) if max(places) > min(places) else min(places) + 1)
-    plot = Plot(x_label, y_label, x, y, heading, x_ticks=None if exponential else decades(*x), y_ticks=decades(*y))
+    plot = Plot(x_label, y_label, x, (low / room, high * room), heading, log="y" if exponential else "xy")
     for colour, (line, series, guide) in enumerate(zip(lines, rows, guides, strict=True)):
         _draw(plot, line, series.name, colour)
         if guide:
@@ -216,39 +215,34 @@ def panel(
 
 
 class _Point(NamedTuple):
-    """A mean at x with its standard error; place and height are where it lies on the axes."""
+    """A mean at x with its standard error."""
 
     x: float
     mean: float
     error: float
-    place: float
-
-    @property
-    def height(self) -> float:
-        return math.log10(self.mean)
 
 
-def _points(series: Series, exponential: bool) -> list[_Point]:
+def _points(series: Series) -> list[_Point]:
     """Those of a series whose mean is positive."""
     means = zip(series.x, series.means, series.errors, strict=True)
-    return [_Point(x, float(m), float(e), x if exponential else math.log10(x)) for x, m, e in means if m > 0]
+    return [_Point(x, float(m), float(e)) for x, m, e in means if m > 0]
 
 
 def _guide(line: Sequence[_Point], bound: float | None, exponential: bool, through: int) -> list[tuple[float, float]]:
     if bound is None or not line:
         return []
-    fall = bound * (math.log10(math.e) if exponential else 1)
     held = line[through]
-    return [(end.place, held.height + fall * (end.place - held.place)) for end in (line[0], line[-1])]
+    fall = [math.exp(bound * (x - held.x)) if exponential else (x / held.x) ** bound for x in (line[0].x, line[-1].x)]
+    return [(line[0].x, held.mean * fall[0]), (line[-1].x, held.mean * fall[1])]
 
 
 def _draw(plot: Plot, line: Sequence[_Point], name: str, colour: int) -> None:
-    plot.line([(point.place, point.height) for point in line], colour, dots=False)
+    plot.line([(point.x, point.mean) for point in line], colour, dots=False)
     for point in line:
         twice = 2 * point.error
         if 0 < twice < point.mean:
-            plot.bar(point.place, math.log10(point.mean - twice), math.log10(point.mean + twice), colour)
-        plot.dot(point.place, point.height, colour, f"{name}: {point.mean:.4g} at {point.x:g}")
+            plot.bar(point.x, point.mean - twice, point.mean + twice, colour)
+        plot.dot(point.x, point.mean, colour, f"{name}: {point.mean:.4g} at {point.x:g}")
 
 
 def by(records: Sequence[Record], key: Callable[[Mapping[str, Any]], Any], x: str = "n") -> dict[Any, list[Record]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from squareloss.lab.report.figures import Panel, legend
 from squareloss.lab.report.statistics import Difference, mean_std, paired, summarise
-from squareloss.lab.report.svg import Plot, decades
+from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.runs.store import Record
 
@@ -242,26 +242,24 @@ def by_mu(cells: Cells, key: str, heading: str, label: str, *, log: bool = False
         for loss, points in found.items()
     }
     low, high = _range([(m, s) for points in rows.values() for _, m, s in points], log, from_zero)
-    scale = (lambda v: math.log10(max(v, 10.0**low))) if log else float
     places = [(i, f"{mu:g}") for i, mu in enumerate(mus)]
-    plot = Plot(
-        "mu", label, (-0.5, len(mus) - 0.5), (low, high), f"{label} against mu",
-        x_ticks=places, y_ticks=decades(low, high) if log else None,
-    )  # fmt: skip
+    across = (-0.5, len(mus) - 0.5)
+    plot = Plot("mu", label, across, (low, high), f"{label} against mu", log="y" if log else "", x_ticks=places)
     for place, (loss, points) in enumerate(rows.items()):
         shift = 0.14 * (place - (len(rows) - 1) / 2)
+        plot.line([(i + shift, mean) for i, mean, _ in points], place, dots=False)
         for i, mean, std in points:
-            plot.bar(i + shift, scale(mean - std), scale(mean + std), place)
-        plot.line([(i + shift, scale(mean)) for i, mean, _ in points], place, NAMES[loss])
+            plot.bar(i + shift, mean - std, mean + std, place)
+            plot.dot(i + shift, mean, place, f"{NAMES[loss]}: {plot.value(mean)} at mu = {mus[i]:g}")
     return Panel(heading, plot.svg(), legend(NAMES[loss] for loss in losses))
 
 
 def _range(points: Sequence[tuple[float, float]], log: bool, from_zero: bool) -> tuple[float, float]:
     if not points:
-        return 0.0, 1.0
+        return (0.1 if log else 0.0), 1.0
     if not log:
         low, high = min(m - s for m, s in points), max(m + s for m, s in points)
         room = 0.05 * (high - min(low, 0.0) if from_zero else high - low) or 0.1
         return (min(low, 0.0) if from_zero else low - room), high + room
     least = min([m - s for m, s in points if m - s > 0] + [m / 2 for m, _ in points if m > 0] + [1.0])
-    return math.log10(max(least, 1e-6)) - 0.05, math.log10(max([m + s for m, s in points] + [10 * least])) + 0.05
+    return max(least, 1e-6) / 1.12, max([m + s for m, s in points] + [10 * least]) * 1.12

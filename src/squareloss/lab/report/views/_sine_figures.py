@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +12,7 @@ from squareloss.lab.data.synthetic import sine_eta
 from squareloss.lab.report.fields import Array, png, shade, unpack
 from squareloss.lab.report.figures import NOTHING, Figure, Panel, legend
 from squareloss.lab.report.statistics import summarise
-from squareloss.lab.report.svg import Plot, decades
+from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.views._replicated import NAMES, Cells, by_mu
 
 COARSE = 41  # lattice points of a stored field in each direction
@@ -185,24 +184,13 @@ def slope_plot(curves: dict[str, dict[float, list[float]]], label: str) -> str:
     sizes = sorted({size for points in curves.values() for size in points})
     means = {loss: {size: summarise(values) for size, values in points.items()} for loss, points in curves.items()}
     flat = [(s.mean or 0.0, s.std or 0.0) for points in means.values() for s in points.values()]
-    low, high = math.log10(min(max(m - s, m / 2) for m, s in flat)) - 0.05, math.log10(max(m + s for m, s in flat)) + 0.05
-    across = math.log10(sizes[0]) - 0.08, math.log10(sizes[-1]) + 0.08
-    plot = Plot(
-        label,
-        "L_inf calibration error",
-        across,
-        (low, high),
-        f"L_inf against {label}",
-        x_ticks=_sizes(sizes),
-        y_ticks=decades(low, high),
-    )
+    y = (min(max(m - s, m / 2) for m, s in flat) / 1.12, max(m + s for m, s in flat) * 1.12)
+    x = (sizes[0] / 1.2, sizes[-1] * 1.2)
+    ticks = [(size, f"{size / 1000:g}k" if size >= 1000 else f"{size:g}") for size in sizes]
+    plot = Plot(label, "L_inf calibration error", x, y, f"L_inf against {label}", log="xy", x_ticks=ticks)
     for i, (loss, points) in enumerate(means.items()):
         for size, s in points.items():
             mean, std = s.mean or 0.0, s.std or 0.0
-            plot.bar(math.log10(size), math.log10(max(mean - std, mean / 2)), math.log10(mean + std), i)
-        plot.line([(math.log10(size), math.log10(s.mean or 1.0)) for size, s in points.items()], i, NAMES[loss])
+            plot.bar(size, max(mean - std, mean / 2), mean + std, i)
+        plot.line([(size, s.mean or 1.0) for size, s in points.items()], i, NAMES[loss])
     return plot.svg()
-
-
-def _sizes(sizes: Sequence[float]) -> list[tuple[float, str]]:
-    return [(math.log10(size), f"{size / 1000:g}k" if size >= 1000 else f"{size:g}") for size in sizes]

@@ -10,7 +10,7 @@ import numpy as np
 
 from squareloss.lab.report.figures import Figure, Panel
 from squareloss.lab.report.header import Header
-from squareloss.lab.report.svg import Plot, decades
+from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
 from squareloss.lab.report.views._rates import by
@@ -71,13 +71,12 @@ def _table(groups: dict[str, list[Record]]) -> Table:
 
 def _panel(heading: str, groups: dict[str, list[Record]], widest: float) -> Panel:
     ns = [record.spec["n"] for found in groups.values() for record in found]
-    x = (math.log10(min(ns)), math.log10(max(max(ns), min(ns) + 1)))
-    plot = Plot("n", "l_2 distance", x, (0, 1.1 * widest), heading, x_ticks=decades(*x))
+    x = (min(ns), max(max(ns), min(ns) + 1))
+    plot = Plot("n", "l_2 distance", x, (0, 1.1 * widest), heading, log="x")
     legend = []
     for i, (loss, found) in enumerate(groups.items()):
-        places = [math.log10(record.spec["n"]) for record in found]
         for colour, part, read in ((2 * i, "median", np.median), (2 * i + 1, "lowest", np.min)):
-            points = [(a, float(read(record.metrics["l2"]))) for a, record in zip(places, found, strict=True)]
+            points = [(record.spec["n"], float(read(record.metrics["l2"]))) for record in found]
             plot.line(points, colour, dots=False)
             legend.append((colour, f"{NAMES[loss]}, {part}", False))
     plot.rule((x[0], widest), (x[1], widest))

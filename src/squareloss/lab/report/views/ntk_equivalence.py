@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from squareloss.lab.report.figures import Figure, Panel, legend
 from squareloss.lab.report.header import Header
-from squareloss.lab.report.svg import Plot, decades
+from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
 from squareloss.lab.report.views._rates import Series, by, late, panel, slope, table
@@ -124,9 +123,9 @@ def _diagnostics(groups: dict[str, list[Record]]) -> Table:
 def _by_time(groups: dict[str, list[Record]]) -> Panel:
     curves = {NAMES[name]: list(zip(found[-1].spec["times"], _means(found[-1]), strict=True)) for name, found in groups.items()}
     points = [point for curve in curves.values() for point in curve]
-    x = (math.log10(min(t for t, _ in points)), math.log10(max(t for t, _ in points)))
-    y = (math.log10(min(v for _, v in points)) - 0.1, math.log10(max(v for _, v in points)) + 0.1)
-    plot = Plot("time 2 zeta mu k", ROUND, x, y, "By time", x_ticks=decades(*x), y_ticks=decades(*y))
+    x = (min(t for t, _ in points), max(t for t, _ in points))
+    y = (min(v for _, v in points) / 1.25, max(v for _, v in points) * 1.25)
+    plot = Plot("time 2 zeta mu k", ROUND, x, y, "By time", log="xy")
     for i, curve in enumerate(curves.values()):
-        plot.line([(math.log10(t), math.log10(v)) for t, v in curve], i, dots=False)
+        plot.line(curve, i, dots=False)
     return Panel("By time, at the largest width", plot.svg(), legend(curves))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from squareloss.lab.report.figures import Figure, Panel
 from squareloss.lab.report.header import Header
-from squareloss.lab.report.svg import Plot, decades
+from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
 from squareloss.lab.report.views._rates import by
@@ -41,11 +40,11 @@ def view(records: Sequence[Record], header: Header) -> View:
 
 
 def _errors(groups: dict[bool, list[Record]]) -> Panel:
-    ns = [math.log10(record.spec["n"]) for found in groups.values() for record in found]
+    ns = [record.spec["n"] for found in groups.values() for record in found]
     x = (min(ns), max(ns))
-    plot = Plot("n", "error", x, (0, 0.6), "Error on sign(cos 3 theta)", percent=True, x_ticks=decades(*x))
+    plot = Plot("n", "error", x, (0, 0.6), "Error on sign(cos 3 theta)", log="x", percent=True)
     for bias, found in groups.items():
-        points = [(math.log10(r.spec["n"]), float(np.mean(r.metrics["error"]))) for r in found]
+        points = [(r.spec["n"], float(np.mean(r.metrics["error"]))) for r in found]
         plot.line(points, int(bias), NAMES[bias], dots=False)
     plot.rule((x[0], 1 / 6), (x[1], 1 / 6))
     return Panel("Error on sign(cos 3 theta); dashes: 1/6", plot.svg(), [(int(b), NAMES[b], False) for b in groups])

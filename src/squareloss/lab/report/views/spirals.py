@@ -12,7 +12,7 @@ from squareloss.lab.data.replications import spirals_split
 from squareloss.lab.report.fields import unpack_lines
 from squareloss.lab.report.figures import NOTHING, Figure, Panel
 from squareloss.lab.report.header import Header
-from squareloss.lab.report.svg import Plot, decades
+from squareloss.lab.report.svg import Plot
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
 from squareloss.lab.report.views._replicated import (
@@ -271,17 +271,10 @@ def training(cells: Cells) -> Figure:
         curve = records[0].metrics.get("curve_of_first") if records else None
         if not curve or not curve["step"]:
             continue
-        logs = [math.log10(max(v, 1e-12)) for v in curve["loss"]]
-        low, high = math.floor(min(logs)), math.ceil(max(logs) + 1e-9)
-        plot = Plot(
-            "iteration",
-            "training loss",
-            (0, 1.02 * curve["step"][-1]),
-            (low, max(high, low + 1)),
-            name,
-            y_ticks=decades(low, high),
-        )
-        plot.trace(list(zip(curve["step"], logs, strict=True)), f"line c{place}", 1.2)
+        low = 10.0 ** math.floor(math.log10(max(min(curve["loss"]), 1e-12)))
+        high = 10.0 ** math.ceil(math.log10(max(max(curve["loss"]), 10 * low)))
+        plot = Plot("iteration", "training loss", (0, 1.02 * curve["step"][-1]), (low, high), name, log="y")
+        plot.trace(list(zip(curve["step"], curve["loss"], strict=True)), f"line c{place}", 1.2)
         fitted = next((s for s, e in zip(curve["step"], curve["error"], strict=True) if e == 0), None)
         note = f"training error 0 from iteration {fitted}" if fitted else "training error never 0"
         panels.append(Panel(f"{name}, mu = {side[1]:g}", plot.svg(), note=note))
