@@ -172,7 +172,9 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.dtype == torch.uint8:
         mean, std = _byte_moments(x)
     else:
-        std, mean = torch.std_mean(x.double(), 0, correction=0)
+        some = torch.split(x, 64, 1)  # columns at once: all of them in float64 would take twice the memory of x
+        parts = [torch.std_mean(columns.double(), 0, correction=0) for columns in some]
+        std, mean = (torch.cat(part) for part in zip(*parts, strict=True))
         # rounding leaves a constant column a spread of about 1e-16 of its size
         std = torch.where(std > 1e-12 * mean.abs(), std, torch.zeros_like(std))
     return mean.float(), torch.where(std > 0, std, torch.ones_like(std)).float()
