@@ -212,6 +212,15 @@ def encode_labels(values: np.ndarray[Any, Any], what: str) -> tuple[Tensor, tupl
     return torch.from_numpy(labels.reshape(-1).astype(np.int64)), tuple(str(u) for u in unique)
 
 
+def check_told_apart(column: np.ndarray[Any, Any], what: str) -> None:
+    """Raise if float32 would round the numbers of a column (n,) by more than a tenth of their spread."""
+    if column.min() < column.max() and np.abs(column - column.astype(np.float32)).max() > 0.1 * column.std():
+        raise ValueError(
+            f"{what}: expected numbers that float32 can tell apart, got {column.min():.17g} to {column.max():.17g}, which it "
+            "rounds by more than a tenth of their spread; subtract an offset or rescale them, or drop the column"
+        )
+
+
 def _check_split(what: str, split: Split, kind: Kind, shape: Sequence[int], num_classes: int) -> None:
     dtype, axes = (torch.uint8, 4) if kind == "image" else (torch.float32, 2)
     if split.x.dtype != dtype or split.x.ndim != axes or split.x.shape[1:] != shape or math.prod(shape) == 0:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from squareloss.lab.data.dataset import Dataset, Split, SplitPlan, encode_labels, moments
+from squareloss.lab.data.dataset import Dataset, Split, SplitPlan, check_told_apart, encode_labels, moments
 
 Values = npt.NDArray[np.float32] | npt.NDArray[np.bool_]
 
@@ -163,12 +163,7 @@ def _numeric(values: npt.NDArray[np.float64], name: str, train: npt.NDArray[np.i
     missing = np.isnan(values)
     if missing[train].all():
         raise ValueError(f"{what}: expected a value in the training split, got none at all; drop the column")
-    present = values[~missing]
-    if present.min() < present.max() and np.abs(present - present.astype(np.float32)).max() > 0.1 * present.std():
-        raise ValueError(
-            f"{what}: expected numbers that float32 can tell apart, got {present.min():.17g} to {present.max():.17g}, which it "
-            "rounds by more than a tenth of their spread; subtract an offset or rescale them, or drop the column"
-        )
+    check_told_apart(values[~missing], what)
     if not missing.any():
         return Encoded(values.astype(np.float32)[:, None], [name], [])
     mean = values[train][~missing[train]].mean()
