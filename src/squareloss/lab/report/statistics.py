@@ -71,7 +71,7 @@ def paired(a: Mapping[int, float], b: Mapping[int, float], overlap: float = 0.0)
         return Difference(mean, None, None, "infinite for some seeds")
     spread = float(np.std(differences, ddof=1))
     if n < 6 and spread < 1e-9 * abs(mean):
-        return Difference(mean, None, None, f"none where all {n} seeds have the same difference, by chance perhaps")
+        return Difference(mean, None, None, f"{n} seeds with the same difference, no interval")
     half = quantile(n - 1) * math.sqrt(1 / n + overlap) * spread
     return Difference(mean, mean - half, mean + half, f"{n} seeds, paired")
 
