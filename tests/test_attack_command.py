@@ -111,7 +111,12 @@ def test_labels_are_matched_by_name(saved, tmp_path):
         clean(relabelled(saved, None), np.arange(10))
     with pytest.raises(ValueError, match="classes of the classifier, 1, 2, .*, got 0, 1"):
         attack(relabelled(saved, range(1, 11)), "digits", [0.1], attacks=["pgd-ce"], points=30, progress=False)
-    for names in (None, words.tolist()):  # classes called 0 to 9 are those, in order
+    twice = ["five" if name == "three" else name for name in words.tolist()]
+    with pytest.raises(
+        ValueError, match="expected one class of the classifier for each of the data, got several called 'five'"
+    ):
+        clean(relabelled(saved, twice), words)
+    for names in (None, words.tolist(), twice):  # classes called 0 to 9 are those, in order
         folder = relabelled(saved, names)
         assert attack(folder, "digits", [0.1], attacks=["pgd-ce"], points=30, progress=False).clean > 0.8
 

@@ -1,5 +1,6 @@
 """The command line."""
 
+import os
 import subprocess
 import sys
 
@@ -54,6 +55,13 @@ def test_errors_are_one_line_and_status_1(tmp_path):
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr.strip() == "squareloss: Unknown data 'mnist'. Available: cifar10, cifar100 (digits need no download)"
+
+
+def test_what_a_terminal_can_not_show_is_no_error(tmp_path):
+    command = [sys.executable, "-m", "squareloss", "data", "list", "--dir", str(tmp_path / "a日b")]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (result.returncode, result.stderr) == (0, "") and "a?b" in result.stdout
 
 
 def test_a_missing_package_is_one_line_and_a_broken_import_is_not(monkeypatch, capsys):

@@ -12,6 +12,7 @@ from pyarrow import csv, parquet
 from squareloss import Standardize
 from squareloss.lab.data import load
 from squareloss.lab.data.dataset import SplitPlan
+from squareloss.lab.data.tables import _categorical
 
 N = 40
 
@@ -116,7 +117,7 @@ def _csv(path, name, values):
     return path
 
 
-@pytest.mark.parametrize("mark", ["?", "-", " ? ", "na", "NA"])
+@pytest.mark.parametrize("mark", ["?", "-", " ? ", "na", "NA", "None", "<NA>"])
 def test_marks_of_missing_values_among_numbers(tmp_path, mark):
     values = [str(i / 4) for i in range(N)]
     values[3] = values[30] = mark
@@ -146,6 +147,11 @@ def test_numbers_with_a_stray_word_are_refused_by_name(tmp_path, suffix, stray):
         load(path, "y")
 
 
+def test_many_numbers_among_words_are_said_to_be_categories(tmp_path):
+    data = load(_csv(tmp_path / "d.csv", "size", [f"{i / 4}" if i % 5 else "unknown" for i in range(N)]), "y")
+    assert data.notes[0] == "column 'size': 'unknown' (data row 1) among numbers, read as categories"
+
+
 def test_all_numbers_in_a_dress_are_refused(tmp_path):
     path = _csv(tmp_path / "d.csv", "price", [f"${i + 1},000.50" for i in range(N)])
     with pytest.raises(ValueError, match=r"'price': .* got '\$1,000.50' \(data row 1\), .* and 37 more; write plain numbers"):
@@ -160,6 +166,17 @@ def test_a_class_that_looks_like_a_missing_value_is_named(tmp_path):
     data = load(path, "y")
     assert data.classes == ("?", "no", "yes")
     assert data.notes == ("class '?' looks like a missing value; if it is one, drop its rows",)
+
+
+def test_names_that_differ_in_spaces_or_capitals_alone_are_told(tmp_path):
+    columns = {"x": ["red", " red", "blue", "Blue"] * (N // 4), "y": ["yes", "no", "yes ", "maybe"] * (N // 4)}
+    data = load(_write(tmp_path / "a.parquet", columns), "y")
+    assert data.num_classes == 4 and len(data.features) == 4
+    assert data.notes == (
+        "column 'x': categories ' red', 'red' differ in spaces or capitals alone; if they are one, write it in one way",
+        "column 'x': categories 'Blue', 'blue' differ in spaces or capitals alone; if they are one, write it in one way",
+        "classes 'yes', 'yes ' differ in spaces or capitals alone; if they are one, write it in one way",
+    )
 
 
 def test_categories_that_look_like_numbers_or_marks_stay_categories(tmp_path):
@@ -231,9 +248,10 @@ def test_target_column_that_is_not_there(tmp_path):
         load(path, "zzz")
     with pytest.raises(ValueError, match="choose from: age, colour, label"):
         load(path)
-    path.write_text("a;b;y\n1;2;0\n")
-    with pytest.raises(ValueError, match="is the separator a comma"):
-        load(path, "y")
+    for rows in ("1;2;0", "1,5;2,5;0"):  # in the second, commas make three columns of a row
+        path.write_text(f"a;b;y\n{rows}\n")
+        with pytest.raises(ValueError, match=r"[^?]; is the separator a comma\?$"):
+            load(path, "y")
     path.write_text("1.5,2,no\n2.5,1,yes\n")
     with pytest.raises(ValueError, match=r"'y', got the columns 1\.5, 2, no; is there a header\?"):
         load(path, "y")
@@ -260,6 +278,7 @@ def test_a_csv_in_another_encoding(tmp_path, encoding):
         ({"day": pa.array([datetime.date(2020, 1, 1)] * N)}, "label", "'day': .* got date32"),
         ({"day": pa.array([datetime.date(2020, 1, 1)] * N)}, "day", "'day': .* got date32"),
         ({"raw": pa.array([b"\xff"] * N)}, "label", "'raw': .* UTF-8"),
+        ({"y": pa.array([b"\xff", b"a"] * (N // 2))}, "y", "'y': .* UTF-8"),
         ({"y": np.where(np.arange(N) == 3, np.nan, 1.0)}, "y", "'y': .* 1 missing"),
         ({"y": pa.array([None, *"ab" * 19, "a"])}, "y", "'y': .* 1 missing"),
         ({"y": np.ones(N)}, "y", "'y': expected two classes or more, got only '1'"),
@@ -284,6 +303,11 @@ def test_column_without_a_training_value(tmp_path):
     text[_rows(None, "test")[0]] = "x"
     with pytest.raises(ValueError, match="'some': expected a value in the training split"):
         load(_write(tmp_path / "b.parquet", _columns(some=text)), "label")
+
+
+def test_categories_are_bits_until_rows_are_drawn():
+    encoded = _categorical(pa.chunked_array([["a", "b"] * 3]), "x", np.arange(6), "x")
+    assert encoded.values.dtype == bool  # a thousand columns of floats would fill the memory
 
 
 def test_identifiers_are_not_encoded(tmp_path):

@@ -224,6 +224,19 @@ def test_calibration_on_held_out_samples(digits: list[np.ndarray]) -> None:
     assert small(max_epochs=2, early_stopping=True).fit(X[:200], y[:200]).reading_ is not None
 
 
+def test_the_only_sample_of_a_class_is_never_held_back() -> None:
+    X, y = np.random.default_rng(0).normal(size=(1000, 3)), np.repeat([0, 1, 2], [989, 10, 1])
+    for seed in range(20):
+        model = SquareLossClassifier(hidden=(), max_epochs=1, random_state=seed).fit(X, y)
+        train, held_out = model._split(y)
+        assert sorted([*train, *held_out]) == list(range(1000))
+        assert np.bincount(y[held_out]).tolist() == [99, 1]  # and the others are held back in proportion
+    few = np.array([0, 0, 0, 1, 2, 3])  # half are to be held back: all that are not alone
+    model = SquareLossClassifier(hidden=(), max_epochs=1, early_stopping=True, validation_fraction=0.5).fit(X[:6], few)
+    train, held_out = model._split(few)
+    assert len(train) == len(held_out) == 3
+
+
 def test_calibration_weights_samples_and_undoes_class_weights(digits: list[np.ndarray]) -> None:
     X, X_test, y, _ = digits
     weight = np.random.default_rng(0).integers(1, 4, size=len(y)).astype(float)

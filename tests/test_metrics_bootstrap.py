@@ -55,6 +55,12 @@ def test_replicates_do_not_depend_on_the_block(monkeypatch):
     assert not torch.equal(other.replicates["ece"], whole.replicates["ece"])
 
 
+def test_many_samples_do_not_make_a_pass_over_the_predictions_for_every_other_replicate():
+    rows = [len(block) for block in _resample.counts(100_000, 40, 0)]
+    assert rows == [16, 16, 8]
+    assert len(next(_resample.counts(1_000_000, 40, 0))) == 4  # 32 MB
+
+
 def test_the_global_generator_is_left_alone():
     p, y = draw(50, 3)
     before = torch.random.get_rng_state()

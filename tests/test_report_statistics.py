@@ -41,6 +41,15 @@ def test_overlapping_training_sets_widen_the_interval():
     assert (wide.high - wide.low) / (plain.high - plain.low) == pytest.approx(math.sqrt(2))
 
 
+def test_a_few_equal_differences_have_no_spread_to_go_by():
+    few, many = ({seed: seed - 3 / 80 for seed in range(n)} for n in (2, 6))
+    told = paired(few, {seed: float(seed) for seed in few})
+    assert (told.low, told.high, told.sign) == (None, None, 0) and told.value == pytest.approx(-3 / 80)
+    assert told.how == "2 seeds with the same difference, no interval"
+    assert paired(many, {seed: float(seed) for seed in many}).sign == -1  # 1 in 32 by chance
+    assert paired(few, few).low == 0  # no difference needs no interval
+
+
 def test_bootstrap_interval_is_the_basic_one():
     a, b = np.linspace(0.5, 0.9, 201), np.zeros(201)
     found = bootstrapped(0.8, 0.0, a, b)

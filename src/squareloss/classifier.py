@@ -51,7 +51,8 @@ class Standardize(nn.Module):
             raise ValueError(f"expected data of shape (N, C, ...) with N >= 1, got {tuple(x.shape)}")
         rest = [axis for axis in range(x.ndim) if axis != 1]
         mean, std = x.double().mean(rest), x.double().std(rest, correction=0)
-        return cls(mean, torch.where(std > 0, std, torch.ones_like(std)))
+        varies = x.amax(rest) > x.amin(rest)  # rounding leaves a constant feature of float64 a std of some 1e-17
+        return cls(mean, torch.where(varies, std, torch.ones_like(std)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Standardised x, of the same shape."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import warnings
@@ -336,6 +337,9 @@ def _end(failed: int) -> None:
 def main() -> None:
     """Run the program; what the user can mend is one line on stderr and status 1, not a traceback."""
     warnings.formatwarning = lambda message, *_: f"squareloss: {message}\n"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a dash that the terminal does not know is no reason to end
     try:
         app()
     except (ValueError, OSError, ImportError) as error:

@@ -336,10 +336,14 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             raise ValueError(
                 f"expected validation_fraction to leave samples to train on, got {self.validation_fraction} of {len(y)} samples"
             )
-        both = min(held_out, len(y) - held_out) >= len(counts)  # parts can have every class
-        stratify = y if both and counts[counts > 0].min() >= 2 else None
-        train, test = train_test_split(rows, test_size=held_out, stratify=stratify, random_state=self._seed)
-        return train, test
+        single = counts[y] == 1  # held back, its class would not be trained
+        if (~single).sum() <= held_out:
+            single[:] = False
+        rest = rows[~single]
+        both = min(held_out, len(rest) - held_out) >= len(np.unique(y[rest]))  # parts can have every class
+        stratify = y[rest] if both and not (counts[y[rest]] == 1).any() else None
+        train, test = train_test_split(rest, test_size=held_out, stratify=stratify, random_state=self._seed)
+        return np.concatenate([train, rows[single]]), test
 
     def _samples(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Samples:
         device = _device(self.device)

@@ -144,10 +144,14 @@ def _labels(classifier: Classifier, data: Dataset, width: int) -> Tensor:
                 "save it with classes=..., and labels are matched by name"
             )
         return data.test.y
-    place = {str(name): i for i, name in enumerate(classifier.classes)}
+    names = [str(name) for name in classifier.classes]
+    place = {name: i for i, name in enumerate(names)}
+    twice = [name for name in data.classes if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"expected one class of the classifier for each of the data, got several called {twice[0]!r}")
     if all(name in place for name in data.classes):
         return torch.tensor([place[name] for name in data.classes])[data.test.y]
-    if list(data.classes) == [str(i) for i in range(len(place))] and not set(data.classes) & set(place):
+    if list(data.classes) == [str(i) for i in range(len(names))] and not set(data.classes) & set(place):
         return data.test.y
     raise ValueError(
         f"expected data with classes of the classifier, {_listed(list(place))}, got {_listed(data.classes)}; "

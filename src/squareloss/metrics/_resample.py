@@ -15,6 +15,7 @@ from torch import Tensor
 Family = Callable[[Tensor], dict[str, Tensor]]
 
 BLOCK = 2**19  # counts held at once: 4 MB, fastest at N = 10,000
+MANY = 2**22  # and where that is fewer than 16 replicates, since each block costs a pass over the predictions
 
 
 def counts(samples: int, replicates: int, seed: int) -> Iterator[Tensor]:
@@ -80,4 +81,4 @@ def _tracked(blocks: Iterator[Tensor], samples: int, replicates: int, progress: 
 
 
 def _block(samples: int, replicates: int) -> int:
-    return max(1, min(replicates, BLOCK // samples))
+    return max(1, min(replicates, max(BLOCK // samples, min(16, MANY // samples))))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from squareloss.lab.data.dataset import Dataset, Kind, Split, SplitPlan, assemble, encode_labels
+from squareloss.lab.data.dataset import Dataset, Kind, Split, SplitPlan, assemble, check_told_apart, encode_labels
 
 Array = np.ndarray[Any, Any]
 
@@ -57,7 +57,8 @@ def _load(path: Path) -> dict[str, Array]:
                 raise ValueError("it holds one bare array")
             return dict(found)
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path}: expected a .npz of plain arrays, could not read it: {error}") from error
+        hint = "; save text as y.astype(str)" if "allow_pickle" in str(error) else ""
+        raise ValueError(f"{path}: expected a .npz of plain arrays, could not read it: {error}{hint}") from error
 
 
 def _labels(values: Array, what: str) -> Array:
@@ -76,6 +77,8 @@ def _inputs(x: Array, what: str) -> tuple[Kind, Tensor]:
         bad = np.flatnonzero(~np.isfinite(table).all(0))
         if bad.size:
             raise ValueError(f"{what}: expected finite numbers, got NaN or infinity in column {bad[0]}; fill or drop it")
+        for number, column in enumerate(x.T if len(x) and x.dtype.itemsize > 4 else ()):
+            check_told_apart(column.astype(np.float64), f"{what}, column {number}")
         return "table", torch.from_numpy(table)
     if x.ndim not in (3, 4):
         raise ValueError(f"{what}: expected a table (n, D) or images (n, H, W), (n, C, H, W) or (n, H, W, C), got {x.shape}")

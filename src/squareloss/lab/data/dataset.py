@@ -172,7 +172,9 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     if x.dtype == torch.uint8:
         mean, std = _byte_moments(x)
     else:
-        std, mean = torch.std_mean(x.double(), 0, correction=0)
+        some = torch.split(x, 64, 1)  # columns at once: all of them in float64 would take twice the memory of x
+        parts = [torch.std_mean(columns.double(), 0, correction=0) for columns in some]
+        std, mean = (torch.cat(part) for part in zip(*parts, strict=True))
         # rounding leaves a constant column a spread of about 1e-16 of its size
         std = torch.where(std > 1e-12 * mean.abs(), std, torch.zeros_like(std))
     return mean.float(), torch.where(std > 0, std, torch.ones_like(std)).float()
@@ -208,6 +210,15 @@ def encode_labels(values: np.ndarray[Any, Any], what: str) -> tuple[Tensor, tupl
         found = f"only {str(unique[0])!r}" if len(unique) else "no rows"
         raise ValueError(f"{what}: expected two classes or more, got {found}; there is nothing to classify")
     return torch.from_numpy(labels.reshape(-1).astype(np.int64)), tuple(str(u) for u in unique)
+
+
+def check_told_apart(column: np.ndarray[Any, Any], what: str) -> None:
+    """Raise if float32 would round the numbers of a column (n,) by more than a tenth of their spread."""
+    if column.min() < column.max() and np.abs(column - column.astype(np.float32)).max() > 0.1 * column.std():
+        raise ValueError(
+            f"{what}: expected numbers that float32 can tell apart, got {column.min():.17g} to {column.max():.17g}, which it "
+            "rounds by more than a tenth of their spread; subtract an offset or rescale them, or drop the column"
+        )
 
 
 def _check_split(what: str, split: Split, kind: Kind, shape: Sequence[int], num_classes: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,25 +12,26 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from squareloss.lab.data.dataset import Dataset, Split, SplitPlan, encode_labels, moments
+from squareloss.lab.data.dataset import Dataset, Split, SplitPlan, check_told_apart, encode_labels, moments
 from squareloss.lab.names import nearest
 
-Floats = npt.NDArray[np.float32]
+Values = npt.NDArray[np.float32] | npt.NDArray[np.bool_]
 
 MAX_CATEGORIES = 1000  # beyond this a text column is an identifier, and one-hot columns would fill the memory
 _PLAIN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 # a number to a reader: 1,234 or 1,5 or $5.00 or 12%
 _DRESSED = re.compile(r"[-+]?[$€£]?(\d+|\d{1,3}(,\d{3})+|\d[\d.]*,\d+)(\.\d*)?%?")
-_MISSING = ("", "?", "-", "--", ".", "na", "n/a", "nan", "null")  # among numbers; a category may well be called "-"
+# among numbers; a category may well be called "-"
+_MISSING = ("", "?", "-", "--", ".", "na", "n/a", "nan", "null", "none", "<na>")
 _MOSTLY, _FEW = 0.9, 20  # from which share on a text column is one of numbers, and up to how many may be categories
 _INDEX = re.compile(r"__index_level_\d+__")  # what pandas calls its row numbers in Parquet
 _NAMELESS = re.compile(r"(Unnamed: [\d.]+)?")  # and in CSV, where R has no name for them either
 
 
 class Encoded(NamedTuple):
-    """A column as numbers (n, k), their k names, and what its owner should know."""
+    """A column as numbers (n, k), of categories bits, their k names, and what its owner should know."""
 
-    values: Floats
+    values: Values
     names: list[str]
     notes: list[str]
 
@@ -51,15 +54,20 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
     if not features:
         raise ValueError(f"{path}: expected columns to predict {target!r} from, got none beside it")
     encoded = [_encode(table.column(name), name, rows[0].numpy(), path) for name in features]
-    x = torch.from_numpy(np.concatenate([column.values for column in encoded], axis=1))
-    train, validation, test = (Split(x[r], y[r]) for r in rows)
+    train, validation, test = (Split(_joined(encoded, r.numpy()), y[r]) for r in rows)
     return Dataset(
         path.stem, "table", train, validation, test, classes, *moments(train.x),
         features=tuple(name for column in encoded for name in column.names),
         notes=tuple(note for column in encoded for note in column.notes)
         + tuple(f"column {name!r}: row numbers or names, as pandas and R write them, left out" for name in index)
-        + tuple(f"class {name!r} looks like a missing value; if it is one, drop its rows" for name in classes if _mark(name)),
+        + tuple(f"class {name!r} looks like a missing value; if it is one, drop its rows" for name in classes if _mark(name))
+        + tuple(f"classes {pair}; if they are one, write it in one way" for pair in _alike(classes)),
     )  # fmt: skip
+
+
+def _joined(columns: list[Encoded], rows: npt.NDArray[np.int64]) -> torch.Tensor:
+    """These rows of all columns, float32 (n, D); of the whole table, with many categories, that would be large."""
+    return torch.from_numpy(np.concatenate([column.values[rows] for column in columns], axis=1, dtype=np.float32))
 
 
 def _read(path: Path) -> Any:
@@ -70,19 +78,20 @@ def _read(path: Path) -> Any:
         if path.suffix.lower() == ".parquet":
             return parquet.ParquetFile(path).read()
         with path.open("rb") as file:
-            file.readline().decode()  # the names of the columns, and the mark at the start of UTF-16
+            names = file.readline().decode()  # of the columns, after the mark at the start of UTF-16
         parsed = csv.ParseOptions(newlines_in_values=True)  # else one at the end of a block, of 1 MB, ends the row
         return csv.read_csv(path, parse_options=parsed, convert_options=csv.ConvertOptions(strings_can_be_null=True))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: expected text in UTF-8, got another encoding; save the file as UTF-8") from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
-        raise ValueError(f"{path}: could not read it as {path.suffix.lower()}: {error}") from error
+        hint = _separator(names) if path.suffix.lower() == ".csv" else ""
+        raise ValueError(f"{path}: could not read it as {path.suffix.lower()}: {error}{hint}") from error
 
 
 def _check_columns(table: Any, path: Path, target: str | None) -> None:
     names: list[str] = table.column_names
     listed = ", ".join(names[:30]) + (f", and {len(names) - 30} more" if len(names) > 30 else "")
-    twice = [name for name in names if names.count(name) > 1]
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"{path}: expected different column names, got {twice[0]!r} more than once; rename one")
     if not table.num_rows:
@@ -91,9 +100,14 @@ def _check_columns(table: Any, path: Path, target: str | None) -> None:
         raise ValueError(f"{path}: expected the name of the target column, got none; choose from: {listed}")
     if target not in names:
         hint = nearest(target, names)
-        hint += "; is the separator a comma?" if len(names) == 1 and re.search(r"[;\t|]", names[0]) else ""
+        hint += _separator(names[0]) if len(names) == 1 else ""
         hint += "; is there a header?" if any(_PLAIN.fullmatch(name.strip()) for name in names) else ""
         raise ValueError(f"{path}: expected a target column {target!r}, got the columns {listed}{hint}")
+
+
+def _separator(header: str) -> str:
+    """A hint, if the names of the columns are separated by something else than commas."""
+    return "; is the separator a comma?" if "," not in header and re.search(r"[;\t|]", header) else ""
 
 
 def _is_index(column: Any, name: str) -> bool:
@@ -118,7 +132,8 @@ def _target(column: Any, what: str) -> npt.NDArray[Any]:
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
     if not (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise ValueError(f"{what}: expected classes as text, integers or booleans, got {column.type}")
+        hint = "; save the file as UTF-8" if pa.types.is_binary(column.type) else ""
+        raise ValueError(f"{what}: expected classes as text, integers or booleans, got {column.type}{hint}")
     values: npt.NDArray[Any] = column.to_numpy()
     return values
 
@@ -146,12 +161,7 @@ def _numeric(values: npt.NDArray[np.float64], name: str, train: npt.NDArray[np.i
     missing = np.isnan(values)
     if missing[train].all():
         raise ValueError(f"{what}: expected a value in the training split, got none at all; drop the column")
-    present = values[~missing]
-    if present.min() < present.max() and np.abs(present - present.astype(np.float32)).max() > 0.1 * present.std():
-        raise ValueError(
-            f"{what}: expected numbers that float32 can tell apart, got {present.min():.17g} to {present.max():.17g}, which it "
-            "rounds by more than a tenth of their spread; subtract an offset or rescale them, or drop the column"
-        )
+    check_told_apart(values[~missing], what)
     if not missing.any():
         return Encoded(values.astype(np.float32)[:, None], [name], [])
     mean = values[train][~missing[train]].mean()
@@ -176,10 +186,10 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
         return encoded._replace(notes=[note, *encoded.notes])
     like = [text for text in counts if text in plain or _DRESSED.fullmatch(text)]
     share = sum(counts[text] for text in like) / max(1, sum(counts[text] for text in counts if text not in marks))
-    if not strange or share < _MOSTLY:
+    if not strange or (share < _MOSTLY and not (share > 0.5 and len(like) > _FEW)):
         return _categorical(column, name, train, what)
     said = _with_rows(strange, trimmed.to_pylist())
-    if len(like) > _FEW:
+    if len(like) > _FEW and share >= _MOSTLY:
         raise ValueError(
             f"{what}: expected numbers alone, as in most of its rows, got {said}; write plain numbers (1234.5, not 1,234.5 or "
             "1234,5), leave missing cells empty, or, if these are categories, write all of them as words"
@@ -191,6 +201,15 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
 def _mark(text: str) -> bool:
     """Whether people write this for a value that they do not have."""
     return text.strip().lower() in _MISSING
+
+
+def _alike(names: Iterable[str]) -> list[str]:
+    """What to say of names that differ in spaces or capitals alone, of the first three such groups."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        groups[" ".join(name.split()).casefold()].append(name)
+    alike = [group for group in groups.values() if len(group) > 1]
+    return [f"{', '.join(map(repr, group))} differ in spaces or capitals alone" for group in alike[:3]]
 
 
 def _with_rows(texts: list[str], column: list[str]) -> str:
@@ -218,8 +237,9 @@ def _categorical(column: Any, name: str, train: npt.NDArray[np.int64], what: str
     missing = column.null_count
     unseen = len(codes) - missing - int(values.sum())
     notes = [f"column {name!r}: {missing} missing of {len(codes)}, encoded as zeros"] if missing else []
+    notes += [f"column {name!r}: categories {pair}; if they are one, write it in one way" for pair in _alike(categories)]
     notes += [f"column {name!r}: {unseen} outside training with an unseen category, encoded as zeros"] if unseen else []
-    return Encoded(values.astype(np.float32), [f"{name}={category}" for category in categories], notes)
+    return Encoded(values, [f"{name}={category}" for category in categories], notes)
 
 
 def _decoded(column: Any) -> Any:

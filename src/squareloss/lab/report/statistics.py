@@ -64,7 +64,8 @@ def paired(a: Mapping[int, float], b: Mapping[int, float], overlap: float = 0.0)
 
     mean d +- t sqrt(1/n + overlap) s, where d are the n differences and s their standard deviation. If each seed draws its
     own test split from the same samples, training sets overlap and the differences are not independent: `overlap`, test
-    samples per training sample, widens the interval for that (Nadeau and Bengio 2003). Else it is 0.
+    samples per training sample, widens the interval for that (Nadeau and Bengio 2003). Else it is 0. Differences that are
+    all the same, as shares of few test points may be, have no spread to go by: from six on they stand, as by a sign test.
     """
     seeds = sorted(set(a) & set(b))
     if not seeds:
@@ -75,7 +76,10 @@ def paired(a: Mapping[int, float], b: Mapping[int, float], overlap: float = 0.0)
         return Difference(mean, None, None, "one seed")
     if not np.isfinite(differences).all():
         return Difference(mean, None, None, "infinite for some seeds")
-    half = quantile(n - 1) * math.sqrt(1 / n + overlap) * float(np.std(differences, ddof=1))
+    spread = float(np.std(differences, ddof=1))
+    if n < 6 and spread < 1e-9 * abs(mean):
+        return Difference(mean, None, None, f"{n} seeds with the same difference, no interval")
+    half = quantile(n - 1) * math.sqrt(1 / n + overlap) * spread
     return Difference(mean, mean - half, mean + half, f"{n} seeds, paired")
 
 
