@@ -241,6 +241,8 @@ def test_use_before_fit_and_bad_input(kind):
     for scores, labels, error, words in [
         (broken, y, ValueError, "finite scores"),
         (s[:, 0], y, ValueError, r"shape \(N, K\)"),
+        (s[:, :1], torch.zeros_like(y), ValueError, r"shape \(N, K\)"),
+        (s[:0], y[:0], ValueError, r"shape \(N, K\)"),
         (s, y[:3], ValueError, "labels of shape"),
         (s, y + 3, ValueError, r"\[0, 3\)"),
         (s, y.double(), TypeError, "integer labels"),
