@@ -153,7 +153,7 @@ def test_debiased_square_is_unbiased_where_the_plug_in_is_not():
 
 
 @pytest.mark.parametrize("raw", [False, True])
-@pytest.mark.parametrize("bins", [1, 15])
+@pytest.mark.parametrize("bins", [1, 2, 15])
 def test_classwise_is_its_definition(bins, raw):
     p, y = draw(300, 6, raw=raw)
     columns = p.clamp(0, 1).numpy()
