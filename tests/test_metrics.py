@@ -336,14 +336,16 @@ def test_bad_options():
     for bins in (0, 2.5):
         with pytest.raises(ValueError, match="bins >= 1"):
             metrics.ece(p, y, bins=bins)
-    with pytest.raises(ValueError, match="floor in"):
-        metrics.nll(p, y, floor=0)
+    for floor in (0, 1):
+        with pytest.raises(ValueError, match="floor in"):
+            metrics.nll(p, y, floor=floor)
     with pytest.raises(ValueError, match="2 replicates"):
         metrics.ece(p, y, bootstrap=1)
     with pytest.raises(ValueError, match="swapped"):
         metrics.linf_calibration_error(torch.tensor([0.5]), torch.tensor([1.5]))
-    with pytest.raises(ValueError, match="one shape"):
-        metrics.linf_calibration_error(torch.tensor([0.5]), torch.tensor([0.5, 0.5]))
+    for estimate, eta in [(torch.rand(1), torch.rand(2)), (torch.tensor(0.5), torch.tensor(0.5)), (torch.rand(0), torch.rand(0))]:
+        with pytest.raises(ValueError, match="one shape"):
+            metrics.linf_calibration_error(estimate, eta)
 
 
 def test_logits_are_noticed():
