@@ -377,7 +377,8 @@ def test_a_metric_is_a_float():
     again = pickle.loads(pickle.dumps(result))
     assert (again, again.low, again.details, again.name) == (result, result.low, result.details, "ece")
     assert result.low <= result <= result.high
-    assert str(result).startswith("ece 0.")
+    assert str(result).startswith("ece 0.") and "[" in str(result)
+    assert "[" not in str(metrics.ece(p, y))  # no interval
 
 
 def test_evaluate_is_every_metric_with_its_interval():
@@ -390,6 +391,7 @@ def test_evaluate_is_every_metric_with_its_interval():
         assert together.to_dict() == pytest.approx(alone.to_dict(), abs=1e-9)
     assert json.loads(json.dumps(result.to_dict()))["ece"]["value"] == result["ece"]
     assert "debiased_ece" in str(result)
+    assert result == metrics.evaluate(p, y, bootstrap=100, seed=3) != metrics.evaluate(p, y, bootstrap=100, seed=4)
     with pytest.raises(KeyError, match="Available"):
         result["mce"]
 
