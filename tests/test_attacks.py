@@ -88,6 +88,56 @@ def test_auto_pgd_checks_its_step_where_the_paper_does():
     assert all(gap >= 1 for gap in checks(3).values())
 
 
+def climb(start, x, loss, eps, norm):
+    """The points that 100 steps of Auto-PGD see, one point at a time, as the paper has them; the box is far."""
+
+    def ball(z):
+        move = z - x
+        return x + (move.clamp(-eps, eps) if norm == "linf" else move * min(1.0, eps / float(move.norm())))
+
+    def look(z):
+        z = z.clone().requires_grad_()
+        value = loss(z)
+        (slope,) = torch.autograd.grad(value, z)
+        return float(value.detach()), slope.sign() if norm == "linf" else slope / slope.norm()
+
+    z = before = start
+    value, uphill = look(z)
+    top, last_top, size, rises, halved, seen, last_check = (value, z, uphill), value, 2 * eps, 0, True, [start], 0
+    value = 0.0  # what the published code compares the first step with
+    for step in range(1, 101):
+        moved = ball(z + size * uphill)
+        z, before = moved if step == 1 else ball(z + 0.75 * (moved - z) + 0.25 * (z - before)), z
+        seen.append(z)
+        last_value, (value, uphill) = value, look(z)
+        rises += value > last_value
+        top = (value, z, uphill) if value > top[0] else top
+        if step in (22, 41, 57, 70, 80, 87, 93, 99):
+            halved = rises <= 0.75 * (step - last_check) or (not halved and last_top >= top[0])
+            size, (z, uphill) = (size / 2, top[1:]) if halved else (size, (z, uphill))
+            last_top, rises, last_check = top[0], 0, step
+    return torch.stack(seen)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_auto_pgd_step_by_step(norm):
+    """The scores are the points themselves, the loss has many hills, and no point breaks."""
+    x = 0.4 + 0.1 * torch.rand(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[:, 0] += 0.3
+    hills, seen = torch.tensor([90.0, 70.0, 50.0, 30.0], dtype=torch.float64), []
+    loss = lambda z: (hills * z).sin().sum(-1) + 3 * z.sum(-1)
+
+    def watched(scores, labels):
+        seen.append(scores.detach().clone())
+        return loss(scores)
+
+    result = attacks.apgd(nn.Identity().eval(), x, torch.zeros(3, dtype=torch.long), 0.05, norm=norm, loss=watched)
+    assert not result.broken.any()
+    ours = torch.stack(seen, 1)
+    for i in range(3):
+        torch.testing.assert_close(ours[i], climb(ours[i, 0], x[i], loss, 0.05, norm), atol=1e-5, rtol=0)
+
+
 def test_square_sides_follow_the_published_schedule():
     sides = [SquareRound(5000).side(i, 32, 32, "linf") for i in (0, 10, 11, 51, 201, 501, 1001, 2001, 4001)]
     assert sides == [round(math.sqrt(0.8 / 2**k * 1024)) for k in (0, 0, 1, 2, 3, 4, 5, 6, 7)]
