@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attack_nets import cnn, digits
-from squareloss import attacks
+from squareloss import OneHot, attacks
 from squareloss.attacks import _common, _random
 from squareloss.attacks.apgd import APGDRound, checks
 from squareloss.attacks.fab import to_hyperplane
@@ -311,6 +311,22 @@ def test_the_step_of_auto_pgd_halves_where_it_stalls():
     assert state["size"].tolist() == [0.5, 1, 0.5, 1]
     assert state["z"].flatten().tolist() == [2, 1, 2, 1]
     assert state["gradient"].flatten().tolist() == [4, 3, 4, 3]
+
+
+@pytest.mark.parametrize("attack", [attacks.pgd, attacks.apgd, attacks.apgd_targeted])
+def test_scale_and_coding_reach_the_loss(attack):
+    """The scores are the points themselves."""
+    x, y, seen = torch.tensor([[0.6, 0.1]]).expand(30, 2), torch.zeros(30, dtype=torch.long), []
+
+    def watched(scores, *_):
+        seen.append(scores.detach())
+        return scores.sum(1)
+
+    attack(nn.Identity().eval(), x, y, 0.06, loss=watched, steps=2, scale=3.0)
+    assert len(seen) == 3 and all((scores / 3 - x).abs().max() < 0.061 for scores in seen)
+    if attack is not attacks.apgd_targeted:  # no targeted loss reads a coding
+        found = [attack(nn.Identity().eval(), x, y, 0.3, loss="residual", coding=c, steps=10) for c in (None, OneHot(M=0.01))]
+        assert found[0].broken.all() and found[1].broken.float().mean() < 0.3  # beyond its code, a class grows surer
 
 
 def test_more_restarts_break_no_less(net, points):
