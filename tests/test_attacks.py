@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import ClassVar
 
 import pytest
 import torch
@@ -142,6 +143,47 @@ def test_square_sides_follow_the_published_schedule():
     sides = [SquareRound(5000).side(i, 32, 32, "linf") for i in (0, 10, 11, 51, 201, 501, 1001, 2001, 4001)]
     assert sides == [round(math.sqrt(0.8 / 2**k * 1024)) for k in (0, 0, 1, 2, 3, 4, 5, 6, 7)]
     assert all(SquareRound(5000).side(i, 32, 32, "l2") % 2 == 1 for i in (0, 11, 51, 4001))
+
+
+class Curved(nn.Module):
+    """Two scores of five coordinates, neither of them linear; notes every point it is asked about."""
+
+    seen: ClassVar[list[torch.Tensor]] = []  # of the class, since attacks copy the network
+
+    def forward(self, x):
+        self.seen.append(x.detach().clone())
+        slope = torch.linspace(-1, 1, 5, dtype=x.dtype)
+        return torch.stack([x.square() @ -slope, (3 * x).sin() @ slope + 0.1], 1)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_fab_step_by_step(norm):
+    """As the paper has it, far from the box: projections in closed form, biased to the point, a little beyond, and pulled back.
+
+    The ball is so small that no point breaks.
+    """
+    model = Curved().eval()
+    x = 0.2 + 0.6 * torch.rand(8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = model(x).argmax(1)
+    attacks.fab_targeted(model, x, y, 1e-3, norm=norm, steps=6)
+    seen = [(z.clone(), tried.clone()) for z, tried in zip(model.seen[-12::2], model.seen[-11::2], strict=True)]
+    length = lambda move: move.abs().amax(1, keepdim=True) if norm == "linf" else move.norm(dim=1, keepdim=True)
+    z, pulled = x, 0
+    for ours, tried in seen:
+        torch.testing.assert_close(ours, z, atol=1e-6, rtol=0)
+        at = z.clone().requires_grad_()
+        scores = model(at)
+        gap = scores.gather(1, 1 - y[:, None]) - scores.gather(1, y[:, None])  # (8, 1): zero on the boundary
+        (w,) = torch.autograd.grad(gap.sum(), at)
+        step = w.sign() / w.abs().sum(1, keepdim=True) if norm == "linf" else w / w.square().sum(1, keepdim=True)
+        gap = gap.detach()
+        from_z, from_x = -gap * step, -(gap + (w * (x - z)).sum(1, keepdim=True)) * step
+        share = (length(from_z) / (length(from_z) + length(from_x))).clamp(max=0.1)
+        z = (1 - share) * (z + 1.05 * from_z) + share * (x + 1.05 * from_x)
+        torch.testing.assert_close(tried, z, atol=1e-6, rtol=0)
+        lost = (model(z).argmax(1) != y)[:, None]
+        z, pulled = torch.where(lost, x + 0.9 * (z - x), z), pulled + int(lost.sum())
+    assert pulled > 8 and (norm == "linf" or pulled < 48)  # in l_2 some were not lost
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

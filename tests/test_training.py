@@ -152,6 +152,18 @@ def test_schedules():
     assert [cosine.lr_at(e) for e in (0, 5, 10)] == pytest.approx([1, 0.5, 0], abs=1e-12)
 
 
+def test_recipes_are_checked_and_the_papers_is_the_papers():
+    paper, other = RECIPES["paper"], RECIPES["paper_128"]
+    assert (paper.epochs, paper.batch_size, paper.lr, paper.momentum, paper.weight_decay) == (200, 32, 0.01, 0.9, 5e-4)
+    assert dataclasses.replace(paper, batch_size=128, lr=0.1) == other
+    for name in ("optimiser", "schedule", "precision"):
+        with pytest.raises(ValueError, match=f"Unknown {name} 'none'"):
+            dataclasses.replace(paper, **{name: "none"})
+    for name in ("epochs", "batch_size", "lr"):
+        with pytest.raises(ValueError, match=f"expected {name} > 0, got 0"):
+            dataclasses.replace(paper, **{name: 0})
+
+
 def test_a_loss_that_is_not_finite_stops_with_step_and_advice():
     with pytest.raises(Diverged, match="smaller learning rate") as caught:
         loop.train(run(recipe=dataclasses.replace(SMALL, lr=1e6, epochs=9)))
