@@ -343,7 +343,11 @@ def test_bad_options():
         metrics.ece(p, y, bootstrap=1)
     with pytest.raises(ValueError, match="swapped"):
         metrics.linf_calibration_error(torch.tensor([0.5]), torch.tensor([1.5]))
-    for estimate, eta in [(torch.rand(1), torch.rand(2)), (torch.tensor(0.5), torch.tensor(0.5)), (torch.rand(0), torch.rand(0))]:
+    for estimate, eta in [
+        (torch.rand(1), torch.rand(2)),
+        (torch.tensor(0.5), torch.tensor(0.5)),
+        (torch.rand(0), torch.rand(0)),
+    ]:
         with pytest.raises(ValueError, match="one shape"):
             metrics.linf_calibration_error(estimate, eta)
 

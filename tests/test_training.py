@@ -200,7 +200,7 @@ def test_the_attack_stays_in_ball_and_box_and_hurts(loss):
 
 
 def test_an_attack_begins_uniformly_in_the_ball_and_steps_up_its_loss():
-    """Without a step it is the start; with one, that plus a step along the sign of the gradient, of the loss that the link has."""
+    """Without a step it is the start; with one, that plus a step along the sign of the gradient of the link's loss."""
     g = torch.Generator().manual_seed(0)
     weight, x, y = torch.randn(6, 4, generator=g), torch.full((500, 6), 0.5), torch.arange(500) % 4
     for link, climbed in ((CrossEntropy().link, ce), (Simplex(), angle), (OneHot(), angle)):
