@@ -371,6 +371,20 @@ def test_scale_and_coding_reach_the_loss(attack):
         assert found[0].broken.all() and found[1].broken.float().mean() < 0.3  # beyond its code, a class grows surer
 
 
+@pytest.mark.parametrize(("given", "size"), [(None, 2.5 * 0.1 / 40), (0.001, 0.001)])
+def test_steps_of_pgd_are_as_long_as_they_should(given, size):
+    """The scores are the points themselves, and the loss is steepest along their first coordinate."""
+    x, seen = torch.tensor([[0.5, 0.1, 0.1]], dtype=torch.float64), []
+
+    def first(scores, labels):
+        seen.append(scores.detach())
+        return 3 * scores[:, 0]
+
+    attacks.pgd(nn.Identity().eval(), x, torch.tensor([0]), 0.1, norm="l2", loss=first, steps=40, step_size=given)
+    steps = torch.cat(seen)[:4, 0].diff()
+    torch.testing.assert_close(steps, torch.full_like(steps, size))
+
+
 def test_more_restarts_break_no_less(net, points):
     x, y = points
     once = attacks.pgd(net, x, y, EPS["linf"], steps=5)
