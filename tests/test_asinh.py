@@ -11,8 +11,12 @@ from scipy import optimize, special
 
 from squareloss import metrics, simplex
 from squareloss.calibrators import Asinh, Temperature, from_state
-from squareloss.calibrators.asinh import FIRM, WEAK, HeldOut, _asinh_loss
+from squareloss.calibrators.asinh import HeldOut, Prior, _asinh_loss
 from test_calibrators import draw, mean_nll
+
+# the priors without and with a floor, as the documentation of `Asinh` has them
+WEAK = Prior(np.zeros(3), np.array([3.0, 1.0, 3.0]))
+FIRM = Prior(np.array([1.0, 0.0, 0.5, -4.0]), np.array([1.0, 0.5, 1.0, 2.0]))
 
 
 def estimates(samples, classes=5, *, noise=0.02, power=1.5, seed=0):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
 
 from attack_nets import cnn, digits
-from squareloss import attacks
+from squareloss import OneHot, attacks
 from squareloss.attacks import _common, _random
 from squareloss.attacks.apgd import APGDRound, checks
 from squareloss.attacks.fab import to_hyperplane
@@ -88,10 +89,101 @@ def test_auto_pgd_checks_its_step_where_the_paper_does():
     assert all(gap >= 1 for gap in checks(3).values())
 
 
+def climb(start, x, loss, eps, norm):
+    """The points that 100 steps of Auto-PGD see, one point at a time, as the paper has them; the box is far."""
+
+    def ball(z):
+        move = z - x
+        return x + (move.clamp(-eps, eps) if norm == "linf" else move * min(1.0, eps / float(move.norm())))
+
+    def look(z):
+        z = z.clone().requires_grad_()
+        value = loss(z)
+        (slope,) = torch.autograd.grad(value, z)
+        return float(value.detach()), slope.sign() if norm == "linf" else slope / slope.norm()
+
+    z = before = start
+    value, uphill = look(z)
+    top, last_top, size, rises, halved, seen, last_check = (value, z, uphill), value, 2 * eps, 0, True, [start], 0
+    value = 0.0  # what the published code compares the first step with
+    for step in range(1, 101):
+        moved = ball(z + size * uphill)
+        z, before = moved if step == 1 else ball(z + 0.75 * (moved - z) + 0.25 * (z - before)), z
+        seen.append(z)
+        last_value, (value, uphill) = value, look(z)
+        rises += value > last_value
+        top = (value, z, uphill) if value > top[0] else top
+        if step in (22, 41, 57, 70, 80, 87, 93, 99):
+            halved = rises <= 0.75 * (step - last_check) or (not halved and last_top >= top[0])
+            size, (z, uphill) = (size / 2, top[1:]) if halved else (size, (z, uphill))
+            last_top, rises, last_check = top[0], 0, step
+    return torch.stack(seen)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_auto_pgd_step_by_step(norm):
+    """The scores are the points themselves, the loss has many hills, and no point breaks."""
+    x = 0.4 + 0.1 * torch.rand(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[:, 0] += 0.3
+    hills, seen = torch.tensor([90.0, 70.0, 50.0, 30.0], dtype=torch.float64), []
+    loss = lambda z: (hills * z).sin().sum(-1) + 3 * z.sum(-1)
+
+    def watched(scores, labels):
+        seen.append(scores.detach().clone())
+        return loss(scores)
+
+    result = attacks.apgd(nn.Identity().eval(), x, torch.zeros(3, dtype=torch.long), 0.05, norm=norm, loss=watched)
+    assert not result.broken.any()
+    ours = torch.stack(seen, 1)
+    for i in range(3):
+        torch.testing.assert_close(ours[i], climb(ours[i, 0], x[i], loss, 0.05, norm), atol=1e-5, rtol=0)
+
+
 def test_square_sides_follow_the_published_schedule():
     sides = [SquareRound(5000).side(i, 32, 32, "linf") for i in (0, 10, 11, 51, 201, 501, 1001, 2001, 4001)]
     assert sides == [round(math.sqrt(0.8 / 2**k * 1024)) for k in (0, 0, 1, 2, 3, 4, 5, 6, 7)]
     assert all(SquareRound(5000).side(i, 32, 32, "l2") % 2 == 1 for i in (0, 11, 51, 4001))
+
+
+class Curved(nn.Module):
+    """Two scores of five coordinates, neither of them linear; notes every point it is asked about."""
+
+    seen: ClassVar[list[torch.Tensor]] = []  # of the class, since attacks copy the network
+
+    def forward(self, x):
+        self.seen.append(x.detach().clone())
+        slope = torch.linspace(-1, 1, 5, dtype=x.dtype)
+        return torch.stack([x.square() @ -slope, (3 * x).sin() @ slope + 0.1], 1)
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_fab_step_by_step(norm):
+    """As the paper has it, far from the box: projections in closed form, biased to the point, a little beyond, and pulled back.
+
+    The ball is so small that no point breaks.
+    """
+    model = Curved().eval()
+    x = 0.2 + 0.6 * torch.rand(8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = model(x).argmax(1)
+    attacks.fab_targeted(model, x, y, 1e-3, norm=norm, steps=6)
+    seen = [(z.clone(), tried.clone()) for z, tried in zip(model.seen[-12::2], model.seen[-11::2], strict=True)]
+    length = lambda move: move.abs().amax(1, keepdim=True) if norm == "linf" else move.norm(dim=1, keepdim=True)
+    z, pulled = x, 0
+    for ours, tried in seen:
+        torch.testing.assert_close(ours, z, atol=1e-6, rtol=0)
+        at = z.clone().requires_grad_()
+        scores = model(at)
+        gap = scores.gather(1, 1 - y[:, None]) - scores.gather(1, y[:, None])  # (8, 1): zero on the boundary
+        (w,) = torch.autograd.grad(gap.sum(), at)
+        step = w.sign() / w.abs().sum(1, keepdim=True) if norm == "linf" else w / w.square().sum(1, keepdim=True)
+        gap = gap.detach()
+        from_z, from_x = -gap * step, -(gap + (w * (x - z)).sum(1, keepdim=True)) * step
+        share = (length(from_z) / (length(from_z) + length(from_x))).clamp(max=0.1)
+        z = (1 - share) * (z + 1.05 * from_z) + share * (x + 1.05 * from_x)
+        torch.testing.assert_close(tried, z, atol=1e-6, rtol=0)
+        lost = (model(z).argmax(1) != y)[:, None]
+        z, pulled = torch.where(lost, x + 0.9 * (z - x), z), pulled + int(lost.sum())
+    assert pulled > 8 and (norm == "linf" or pulled < 48)  # in l_2 some were not lost
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -261,6 +353,36 @@ def test_the_step_of_auto_pgd_halves_where_it_stalls():
     assert state["size"].tolist() == [0.5, 1, 0.5, 1]
     assert state["z"].flatten().tolist() == [2, 1, 2, 1]
     assert state["gradient"].flatten().tolist() == [4, 3, 4, 3]
+
+
+@pytest.mark.parametrize("attack", [attacks.pgd, attacks.apgd, attacks.apgd_targeted])
+def test_scale_and_coding_reach_the_loss(attack):
+    """The scores are the points themselves."""
+    x, y, seen = torch.tensor([[0.6, 0.1]]).expand(30, 2), torch.zeros(30, dtype=torch.long), []
+
+    def watched(scores, *_):
+        seen.append(scores.detach())
+        return scores.sum(1)
+
+    attack(nn.Identity().eval(), x, y, 0.06, loss=watched, steps=2, scale=3.0)
+    assert len(seen) == 3 and all((scores / 3 - x).abs().max() < 0.061 for scores in seen)
+    if attack is not attacks.apgd_targeted:  # no targeted loss reads a coding
+        found = [attack(nn.Identity().eval(), x, y, 0.3, loss="residual", coding=c, steps=10) for c in (None, OneHot(M=0.01))]
+        assert found[0].broken.all() and found[1].broken.float().mean() < 0.3  # beyond its code, a class grows surer
+
+
+@pytest.mark.parametrize(("given", "size"), [(None, 2.5 * 0.1 / 40), (0.001, 0.001)])
+def test_steps_of_pgd_are_as_long_as_they_should(given, size):
+    """The scores are the points themselves, and the loss is steepest along their first coordinate."""
+    x, seen = torch.tensor([[0.5, 0.1, 0.1]], dtype=torch.float64), []
+
+    def first(scores, labels):
+        seen.append(scores.detach())
+        return 3 * scores[:, 0]
+
+    attacks.pgd(nn.Identity().eval(), x, torch.tensor([0]), 0.1, norm="l2", loss=first, steps=40, step_size=given)
+    steps = torch.cat(seen)[:4, 0].diff()
+    torch.testing.assert_close(steps, torch.full_like(steps, size))
 
 
 def test_more_restarts_break_no_less(net, points):

@@ -70,6 +70,17 @@ def test_relative_margins_have_the_sign_of_the_margin_and_no_scale(scale, shift,
     torch.testing.assert_close(_common.relative_margin(scale * scores + shift, labels), margin)
 
 
+def test_cross_entropy_of_normalised_scores_knows_no_scale_and_holds_the_length():
+    g = torch.Generator().manual_seed(0)
+    scores, labels = torch.randn(6, 5, generator=g, dtype=torch.float64), torch.randint(5, (6,), generator=g)
+    length = (scores - scores.mean(1, keepdim=True)).norm(dim=1, keepdim=True)
+    goal, sharp = worst_case.normalised_ce(20.0), 20 * scores / length
+    torch.testing.assert_close(goal(scores, labels, labels), nn.functional.cross_entropy(sharp, labels, reduction="none"))
+    torch.testing.assert_close(goal(7 * scores + 3, labels, labels), goal(scores, labels, labels))
+    (slope,) = torch.autograd.grad(goal(scores.requires_grad_(), labels, labels).sum(), scores)
+    torch.testing.assert_close(slope, 20 / length * (sharp.softmax(1) - nn.functional.one_hot(labels, 5)))
+
+
 def test_of_two_classes_the_relative_margin_is_the_margin():
     scores = torch.tensor([[3.0, 1.0], [0.5, 0.25], [1.0, 2.0]])  # over its length it would be the same number for all
     assert _common.relative_margin(scores, torch.tensor([0, 0, 0])).tolist() == [2.0, 0.25, -1.0]

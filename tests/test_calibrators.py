@@ -103,15 +103,24 @@ def affine_loss(theta, s, y):
     return likelihood + (theta[1:] ** 2).sum() / (2 * len(y))
 
 
-@pytest.mark.parametrize(("samples", "classes"), [(300, 5), (60, 20)])
-def test_affine_is_scipys_minimum(samples, classes):
-    s, y = draw(samples, classes, tilt=1.0)
+def affine_gradient(fitted, s, y):
+    """In the slope and the biases, by torch."""
+    theta = torch.cat([torch.tensor([fitted.slope_], dtype=torch.float64), fitted.bias_]).requires_grad_()
+    loss = torch.nn.functional.cross_entropy(theta[0] * s + theta[1:], y) + theta[1:].square().sum() / (2 * len(y))
+    return torch.autograd.grad(loss, theta)[0]
+
+
+@pytest.mark.parametrize(("samples", "classes", "tilt"), [(300, 5, 1.0), (60, 20, 1.0), (300, 5, 8.0)])
+def test_affine_is_scipys_minimum(samples, classes, tilt):
+    """With the last tilt, full steps of Newton's method lead too far."""
+    s, y = draw(samples, classes, tilt=tilt)
     start = np.r_[0.1, np.zeros(classes)]
     best = optimize.minimize(affine_loss, start, (s.numpy(), y.numpy()), options={"gtol": 1e-9})
     fitted = Affine().fit(s, y)
     theta = np.r_[fitted.slope_, fitted.bias_.numpy()]
     assert affine_loss(theta, s.numpy(), y.numpy()) <= best.fun + 1e-12
     assert theta == pytest.approx(best.x, abs=1e-4)
+    assert affine_gradient(fitted, s, y).abs().max() < 1e-7
 
 
 def test_affine_corrects_class_frequencies_and_beats_temperature():
@@ -140,7 +149,10 @@ def test_affine_at_its_bounds():
     s, y = draw(300, 3)
     with pytest.warns(UserWarning, match="without an optimum"):
         fitted = Affine().fit(-s, y)
-    assert fitted.slope_ > 0
+    spread = float((s - s.mean(1, keepdim=True)).square().mean().sqrt())
+    assert fitted.slope_ == pytest.approx(1 / (1000 * spread))
+    pull = affine_gradient(fitted, -s, y)
+    assert pull[0] > 0 and pull[1:].abs().max() < 1e-7  # the biases are the best there are at this slope
 
 
 # ---- isotonic
@@ -241,6 +253,8 @@ def test_use_before_fit_and_bad_input(kind):
     for scores, labels, error, words in [
         (broken, y, ValueError, "finite scores"),
         (s[:, 0], y, ValueError, r"shape \(N, K\)"),
+        (s[:, :1], torch.zeros_like(y), ValueError, r"shape \(N, K\)"),
+        (s[:0], y[:0], ValueError, r"shape \(N, K\)"),
         (s, y[:3], ValueError, "labels of shape"),
         (s, y + 3, ValueError, r"\[0, 3\)"),
         (s, y.double(), TypeError, "integer labels"),

@@ -156,6 +156,7 @@ def test_encoding_is_a_row_of_the_vertices(num_classes, seed, coding):
     assert_close(coding.encode(labels, num_classes), codes[labels].float())
     soft = torch.softmax(normal(6, num_classes, seed=seed), 1)
     assert_close(coding.encode(soft, num_classes), soft @ codes)
+    assert_close(coding.encode(soft[0], num_classes), soft[0] @ codes)
     assert_close(coding.encode(labels[0], num_classes), codes[labels[0]].float())
     grid = labels.view(3, 2).to(torch.uint8)  # (N, d1) gives (N, K, d1)
     assert_close(coding.encode(grid, num_classes), codes[grid.long()].float().movedim(-1, 1))

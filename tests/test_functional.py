@@ -54,7 +54,7 @@ def test_against_a_loop_over_samples(name, samples):
         assert_close(got, expected)
 
 
-@pytest.mark.parametrize("samples", SHAPES, ids=str)
+@pytest.mark.parametrize("samples", [*SHAPES, (1,)], ids=str)
 def test_cross_entropy_is_torchs(samples):
     outputs, labels, soft = batch("cross_entropy", samples)
     for target, options in itertools.product([labels, soft], OPTIONS):

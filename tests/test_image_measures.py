@@ -49,6 +49,35 @@ def test_autoattack_on_eta_in_two_parts_is_autoattack_on_eta(tmp_path):
         assert torch.equal(measures._unpacked(found["broken"], 40), whole.broken) and 0 < found["robust"] < 1
 
 
+@pytest.mark.parametrize("loss", [{"name": "ce"}, {"name": "simplex", "radius": 4}], ids=lambda loss: loss["name"])
+def test_robust_shares_of_a_linear_model_are_the_exact_ones(tmp_path, loss):
+    """A point breaks beyond the least of its margins, each over the sum of the slopes' sizes; the box is far."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(100, 156, (30, 3, 2, 2), generator=generator, dtype=torch.uint8)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4)).eval()
+    model[1].weight.data = torch.randn(4, 12, generator=generator)
+    model[1].bias.data = -model[1].weight.sum(1) / 2
+    rows = torch.arange(30)
+    with torch.no_grad():
+        scores = model(x.float() / 255)
+        y = torch.where(rows % 10 > 0, scores.argmax(1), scores.argmin(1))
+        slopes = (model[1].weight[y].unsqueeze(1) - model[1].weight).abs().sum(2)
+        radius = (scores[rows, y].unsqueeze(1) - scores) / slopes.clamp_min(1e-9)
+    radius = 255 * radius.index_put((rows, y), torch.tensor(torch.inf)).amin(1)
+    level = 4
+    assert (radius / level - 1).abs().min() > 0.01
+    net = networks.Trained(model, model, plan.make_loss(loss), SimpleNamespace(test=Split(x, y)), {}, "")
+    settings = {"levels": [level], "steps": 20, "points": None, "attacks": ["apgd-ce", "apgd-t"]}
+    found = {}
+    for name in ("by_loss", "adaptive", "standard"):
+        (tmp_path / name).mkdir()
+        found |= getattr(measures, name)(net, settings, 0, measures.Notes(tmp_path / name, 1))
+    exact = float((radius > level).double().mean())
+    assert 0.1 < exact < 0.9
+    for key in ("pgd_least", "worst", "autoattack", "least", *(["autoattack_eta"] if loss["name"] == "simplex" else [])):
+        assert found[f"{key}_{level}"] == pytest.approx(exact), key
+
+
 def test_each_half_is_read_by_the_temperature_of_the_other():
     """Scores of one half are multiplied by five: the other half's temperature is then five times too small for them."""
     generator = torch.Generator().manual_seed(0)

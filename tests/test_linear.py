@@ -198,8 +198,9 @@ def test_bad_input_is_refused():
         linear_square_loss(h, weight, bias[:-1], target)
     with pytest.raises(TypeError, match="one floating-point dtype"):
         linear_square_loss(h.float(), weight, bias, target)
-    with pytest.raises(TypeError, match="soft targets are as large as the outputs"):
-        linear_square_loss(h, weight, bias, torch.full((13, 7), 1 / 7))
+    for wrong in (torch.full((13, 7), 1 / 7), target > 3):
+        with pytest.raises(TypeError, match="soft targets are as large as the outputs"):
+            linear_square_loss(h, weight, bias, wrong)
     with pytest.raises(ValueError, match="class indices of shape \\(13,\\)"):
         linear_square_loss(h, weight, bias, target[:-1])
     with pytest.raises(ValueError, match="got 7"):

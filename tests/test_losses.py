@@ -51,6 +51,16 @@ def test_a_module_is_its_function(module, function):
     assert_close(changed(f, labels), function(f, labels, reduction="none"))
 
 
+@every_loss
+def test_validate_reads_labels_where_they_are_else_left_alone(module, function):
+    f, labels = batch()
+    labels[2] = K
+    with pytest.raises(ValueError, match="expected labels in"):
+        torch.func.grad(lambda f: module(validate=True)(f, labels))(f)
+    with pytest.raises((IndexError, RuntimeError), match="out of bounds"):  # torch's own
+        torch.func.grad(lambda f: module()(f, labels))(f)
+
+
 def test_arguments_of_their_own():
     f, labels = batch()
     assert_close(SquareLoss(OneHot(5.0, 15.0), 2.0)(f, labels), functional.square_loss(f, labels, OneHot(5.0, 15.0), scale=2.0))

@@ -153,7 +153,7 @@ def test_debiased_square_is_unbiased_where_the_plug_in_is_not():
 
 
 @pytest.mark.parametrize("raw", [False, True])
-@pytest.mark.parametrize("bins", [1, 15])
+@pytest.mark.parametrize("bins", [1, 2, 15])
 def test_classwise_is_its_definition(bins, raw):
     p, y = draw(300, 6, raw=raw)
     columns = p.clamp(0, 1).numpy()
@@ -336,14 +336,20 @@ def test_bad_options():
     for bins in (0, 2.5):
         with pytest.raises(ValueError, match="bins >= 1"):
             metrics.ece(p, y, bins=bins)
-    with pytest.raises(ValueError, match="floor in"):
-        metrics.nll(p, y, floor=0)
+    for floor in (0, 1):
+        with pytest.raises(ValueError, match="floor in"):
+            metrics.nll(p, y, floor=floor)
     with pytest.raises(ValueError, match="2 replicates"):
         metrics.ece(p, y, bootstrap=1)
     with pytest.raises(ValueError, match="swapped"):
         metrics.linf_calibration_error(torch.tensor([0.5]), torch.tensor([1.5]))
-    with pytest.raises(ValueError, match="one shape"):
-        metrics.linf_calibration_error(torch.tensor([0.5]), torch.tensor([0.5, 0.5]))
+    for estimate, eta in [
+        (torch.rand(1), torch.rand(2)),
+        (torch.tensor(0.5), torch.tensor(0.5)),
+        (torch.rand(0), torch.rand(0)),
+    ]:
+        with pytest.raises(ValueError, match="one shape"):
+            metrics.linf_calibration_error(estimate, eta)
 
 
 def test_logits_are_noticed():
@@ -375,7 +381,8 @@ def test_a_metric_is_a_float():
     again = pickle.loads(pickle.dumps(result))
     assert (again, again.low, again.details, again.name) == (result, result.low, result.details, "ece")
     assert result.low <= result <= result.high
-    assert str(result).startswith("ece 0.")
+    assert str(result).startswith("ece 0.") and "[" in str(result)
+    assert "[" not in str(metrics.ece(p, y))  # no interval
 
 
 def test_evaluate_is_every_metric_with_its_interval():
@@ -388,6 +395,7 @@ def test_evaluate_is_every_metric_with_its_interval():
         assert together.to_dict() == pytest.approx(alone.to_dict(), abs=1e-9)
     assert json.loads(json.dumps(result.to_dict()))["ece"]["value"] == result["ece"]
     assert "debiased_ece" in str(result)
+    assert result == metrics.evaluate(p, y, bootstrap=100, seed=3) != metrics.evaluate(p, y, bootstrap=100, seed=4)
     with pytest.raises(KeyError, match="Available"):
         result["mce"]
 

@@ -60,6 +60,21 @@ def test_stacked_equals_single_and_tiles_do_not_matter(toward):
         torch.testing.assert_close(together.changed(x)[i], single.changed(x[i : i + 1])[0])
 
 
+def test_points_for_all_networks_are_given_once():
+    x, y = data()
+    shared, each = (draw([0, 1], 20, 3) for _ in range(2))
+    train(shared, x[0], y[0], 3, mu=0.3, rate=0.01)
+    train(each, x.repeat(2, 1, 1), y.repeat(2, 1), 3, mu=0.3, rate=0.01)
+    torch.testing.assert_close(shared.weights, each.weights)
+    torch.testing.assert_close(shared.outputs(x[0]), each.outputs(x.repeat(2, 1, 1)))
+
+
+def test_a_safe_rate_is_safe_for_the_largest_of_all_eigenvalues():
+    kernels = torch.diag_embed(torch.tensor([[1.0, 2.0], [5.0, 3.0]]))
+    assert safe_rate(kernels, 3.0) == pytest.approx(0.5 / 8)
+    assert safe_rate(kernels, 0.0, share=0.9) == pytest.approx(0.9 / 5)
+
+
 def test_pauses_do_not_change_the_descent():
     x, y = data()
     once, paused = draw([0], 16, 3), draw([0], 16, 3)
@@ -144,8 +159,9 @@ def test_finite_kernel_tends_to_h_and_diagnostics_start_at_zero():
     networks = draw([0], 200_000, 3)
     assert (networks.kernel(x)[0] - H.matrix(x[0])).abs().max() < 5 / math.sqrt(200_000)
     assert networks.moved().item() == 0 and networks.changed(x).item() == 0
-    networks.weights = -networks.weights
-    assert networks.changed(x).item() == 1
+    networks.weights[:, :50_000] *= -1
+    assert networks.changed(x).item() == 1 / 4
+    assert networks.moved().item() == pytest.approx(2 * networks.start[0, :50_000].norm(dim=1).max().item())
 
 
 def test_a_network_depends_on_its_seed_alone():
@@ -171,3 +187,5 @@ def test_bad_input_is_refused():
         networks.outputs(torch.zeros(4, 2, dtype=torch.float64))
     with pytest.raises(ArithmeticError, match="lower the rate"):
         train(networks, x, y, 400, mu=50.0, rate=10.0)
+    with pytest.raises(ArithmeticError, match="lower the rate"):  # one of two, whose points are not zero
+        train(draw([0, 1], 1, 3), torch.cat([0 * x, x]), y, 400, mu=0.0, rate=10.0)

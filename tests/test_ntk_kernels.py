@@ -53,7 +53,9 @@ def test_tiles_change_nothing(kernel, n, m, tile, seed):
 @pytest.mark.parametrize("kernel", KERNELS, ids=repr)
 def test_the_diagonal_and_repeated_and_antipodal_points_are_exact(kernel):
     x = to_sphere(torch.randn(300, 7, generator=torch.Generator().manual_seed(1)))
-    assert torch.equal(kernel.matrix(x).diagonal(), torch.full((300,), kernel.diagonal, dtype=torch.float64))
+    wide = to_sphere(torch.randn(300, 3000, generator=torch.Generator().manual_seed(1)))  # whose products are not quite one
+    for points in (x, wide):
+        assert torch.equal(kernel.matrix(points).diagonal(), torch.full((300,), kernel.diagonal, dtype=torch.float64))
     one, other = torch.tensor([1.0, -1.0], dtype=torch.float64), kernel.matrix(x, -x).diagonal()
     exact = kernel.of_cosine(one)
     torch.testing.assert_close(kernel.matrix(x, x).diagonal(), exact[0].expand(300), atol=1e-15, rtol=0)
@@ -167,6 +169,9 @@ def test_bad_input():
         NTK().matrix(1.5 * x)
     with pytest.raises(ValueError, match="NaN"):
         NTK().matrix(x * math.nan)
+    for wrong in (x[0], x[:0], x[:, :0], torch.eye(3, dtype=torch.int64)):
+        with pytest.raises(ValueError, match=r"expected points x \(n, d\)"):
+            NTK().matrix(wrong)
     with pytest.raises(ValueError, match=r"expected z \(m, 3\)"):
         NTK().matrix(x, sphere(5, 4))
     with pytest.raises(ValueError, match="expected out"):

@@ -90,6 +90,7 @@ def test_harmonics_are_counted_and_polynomials_are_orthogonal():
     assert multiplicity(3, 4).tolist() == [1, 3, 5, 7, 9]
     cosine, weight = angles(4, 60)
     rows = polynomials(4, 12, cosine)
+    assert torch.equal(polynomials(4, 0, cosine), rows[:1])
     torch.testing.assert_close((rows * weight) @ rows.T, torch.diag(1 / multiplicity(4, 12)), rtol=0, atol=1e-13)
 
 

@@ -192,6 +192,15 @@ def test_probabilities_of_many_samples_rest_on_every_so_many(monkeypatch):
     assert thinned.temperature_ != pytest.approx(whole.temperature_, rel=1e-6)
 
 
+@pytest.mark.parametrize("samples", [200, 20])  # more than features, and fewer
+def test_lambdas_are_judged_alike_however_many_at_once(monkeypatch, samples):
+    x, y = blobs(samples, 30, 3)
+    whole = RidgeProbe().fit(x, y)
+    for columns in (1, 7):
+        monkeypatch.setattr(_selection, "COLUMNS", columns)
+        same_choice(RidgeProbe().fit(x, y), whole)
+
+
 def test_every_so_many_samples_means_those_that_have_a_weight(monkeypatch):
     monkeypatch.setattr(_selection, "CALIBRATION", 50)  # every 4th of 60, every 3rd of 45
     x, y = blobs(4200, 5)

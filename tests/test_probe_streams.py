@@ -181,6 +181,14 @@ def test_chunks_with_weights_and_late_classes():
         RidgeProbe().fit_chunks(chunks[:1])
 
 
+def test_chunks_have_one_width_which_may_be_another_than_that_of_an_earlier_fit():
+    x, y = blobs(60, 6)
+    chunks = [(x[:30, :4], y[:30]), (x[30:, :4], y[30:])]
+    same_model(RidgeProbe([1.0]).fit(x, y).fit_chunks(chunks), RidgeProbe([1.0]).fit(x[:, :4], y))
+    with pytest.raises(ValueError, match="6 features.* 4"):
+        RidgeProbe([1.0]).fit_chunks([*chunks, (x, y)])
+
+
 def test_forgetting_what_was_not_there():
     x, y = blobs(30, 4)
     probe = RidgeProbe([1.0]).fit(x, y)

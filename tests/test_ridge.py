@@ -244,7 +244,8 @@ def test_leave_one_out_of_other_samples_than_those_of_a_wide_fit(offset):
     path = FeaturePath.from_data(x, y, weight)
     assert bool(path.leave_one_out(x, y, 0.1, weight).isfinite().all())
     perm = [2, 1, 0, 5, 3, 4]  # within classes
-    for samples in ((x[perm], y[perm], weight[perm]), (x, y, 2 * weight), (x[perm], y, weight), (x[1:], y[1:], weight[1:] + 1)):
+    others = (x[perm], y[perm], weight[perm]), (x, -y, weight), (x, y, 2 * weight), (x[perm], y, weight)
+    for samples in (*others, (x[1:], y[1:], weight[1:] + 1)):
         with pytest.raises(ValueError, match="all samples of the fit, in their order and with their weights"):
             path.leave_one_out(*samples[:2], 0.1, samples[2])
     close(FeaturePath.from_data(0 * x + 1, y).leave_one_out(0 * x + 1, y, 0.1), y.mean(0) + (y.mean(0) - y) / 5)

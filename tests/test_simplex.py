@@ -47,6 +47,7 @@ def test_reduced_vertices_are_those_of_the_paper(num_classes, radius):
 
 def test_one_output_is_positive_for_class_one():
     assert simplex.vertices(2, 3.0, reduced=True).flatten().tolist() == pytest.approx([-3.0, 3.0])
+    assert simplex.vertices(2, reduced=True).flatten().tolist() == pytest.approx([-1.0, 1.0])
 
 
 @given(CLASSES, SEEDS)

@@ -8,7 +8,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from squareloss import CrossEntropy, Simplex, SquareLoss
+from squareloss import CrossEntropy, OneHot, Simplex, SquareLoss
+from squareloss.attacks.losses import angle, ce
 from squareloss.lab.training import captured, loop
 from squareloss.lab.training.adversarial import frozen_statistics, perturb, start_keys, uniform
 from squareloss.lab.training.batches import PAD, Batches
@@ -151,6 +152,18 @@ def test_schedules():
     assert [cosine.lr_at(e) for e in (0, 5, 10)] == pytest.approx([1, 0.5, 0], abs=1e-12)
 
 
+def test_recipes_are_checked_and_the_papers_is_the_papers():
+    paper, other = RECIPES["paper"], RECIPES["paper_128"]
+    assert (paper.epochs, paper.batch_size, paper.lr, paper.momentum, paper.weight_decay) == (200, 32, 0.01, 0.9, 5e-4)
+    assert dataclasses.replace(paper, batch_size=128, lr=0.1) == other
+    for name in ("optimiser", "schedule", "precision"):
+        with pytest.raises(ValueError, match=f"Unknown {name} 'none'"):
+            dataclasses.replace(paper, **{name: "none"})
+    for name in ("epochs", "batch_size", "lr"):
+        with pytest.raises(ValueError, match=f"expected {name} > 0, got 0"):
+            dataclasses.replace(paper, **{name: 0})
+
+
 def test_a_loss_that_is_not_finite_stops_with_step_and_advice():
     with pytest.raises(Diverged, match="smaller learning rate") as caught:
         loop.train(run(recipe=dataclasses.replace(SMALL, lr=1e6, epochs=9)))
@@ -184,6 +197,22 @@ def test_the_attack_stays_in_ball_and_box_and_hurts(loss):
     assert 0 <= moved.min() and moved.max() <= 1
     assert all(torch.equal(a, b) for a, b in zip(net.buffers(), buffers, strict=True))
     assert (net(moved).argmax(1) == y).double().mean() < (net(x).argmax(1) == y).double().mean() - 0.1
+
+
+def test_an_attack_begins_uniformly_in_the_ball_and_steps_up_its_loss():
+    """Without a step it is the start; with one, that plus a step along the sign of the gradient of the link's loss."""
+    g = torch.Generator().manual_seed(0)
+    weight, x, y = torch.randn(6, 4, generator=g), torch.full((500, 6), 0.5), torch.arange(500) % 4
+    for link, climbed in ((CrossEntropy().link, ce), (Simplex(), angle), (OneHot(), angle)):
+        start, moved = (perturb(lambda x: x @ weight, link, Adversary(n, 0.1, 0.03), x, y, torch.arange(500)) for n in (0, 1))
+        where = (start.detach() - x) / 0.1
+        assert 0.99 < where.abs().max() <= 1 + 1e-6
+        assert where.mean() == pytest.approx(0, abs=0.03) and where.var() == pytest.approx(1 / 3, abs=0.02)
+        at = start.detach().requires_grad_()
+        (uphill,) = torch.autograd.grad(climbed(at @ weight, y).sum(), at)
+        torch.testing.assert_close(moved, (start + 0.03 * uphill.sign()).clamp(0.4, 0.6))
+    low = perturb(lambda x: x @ weight, Simplex(), Adversary(0, 0.1), torch.zeros(500, 6), y, torch.arange(500))
+    assert low.min() == 0 and low.max() > 0.09
 
 
 @pytest.mark.parametrize("loss", [CrossEntropy(), SquareLoss(Simplex(radius=3.0))])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -33,6 +34,18 @@ try:
 except KeyboardInterrupt:
     sys.exit(130)
 """
+
+
+def test_ctrl_c_writes_a_checkpoint_in_the_middle_of_an_epoch(tmp_path):
+    path, before = tmp_path / "run.safetensors", signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(run(path=path, on_epoch=lambda row: signal.raise_signal(signal.SIGINT)))
+    assert path.exists() and signal.getsignal(signal.SIGINT) is before
+    again, whole = run(path=path), run()
+    assert [row.epoch for row in loop.train(again)] == [0, 1]
+    with ThreadPoolExecutor(1) as pool:  # where no signal can be caught
+        pool.submit(loop.train, whole).result()
+    assert same_weights(again.network, whole.network)
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 130)])

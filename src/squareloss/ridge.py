@@ -209,8 +209,8 @@ class KernelPath:
             return self
         floor = _threshold(self.values)
         null, noise = self.values <= floor, float(floor) / len(self.values)
-        if not bool(null.any()) or bool(null.all()):
-            return replace(self, values=self.values.masked_fill(null, 0.0), noise=noise)
+        if not bool(null.any()):
+            return replace(self, noise=noise)
         part = self.vectors[:, null]
         part = part * (part.norm(dim=1, keepdim=True) > ROUNDING)
         vectors = torch.cat([part, self.vectors[:, ~null]], 1)

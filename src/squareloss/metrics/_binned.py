@@ -91,7 +91,7 @@ def reliability(probabilities: Tensor, labels: Tensor, *, bins: int = 15) -> Rel
     predictions = _inputs.read(probabilities, labels)
     cell = equal_width(predictions.confidence, bins)
     once = torch.ones(1, len(cell), dtype=torch.float64, device=cell.device)
-    columns = (once, once * predictions.confidence.double(), once * predictions.correct)
+    columns = (once, once * predictions.confidence, once * predictions.correct)
     count, confidence, accuracy = (by_cell(column, cell, bins).squeeze(0).cpu() for column in columns)
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
     return Reliability(edges, count, confidence / count.clamp_min(1), accuracy / count.clamp_min(1))
@@ -141,9 +141,9 @@ class EqualMass:
         counts = counts.gather(1, self.order.expand(counts.shape))
         running = counts.cumsum(1)
         size, gap, accuracy = self._sums(running, counts)
-        accuracy = accuracy / size.clamp_min(1)
-        square = (gap / size.clamp_min(1)).square() - accuracy * (1 - accuracy) / (size - 1).clamp_min(1)
-        square = (size * square).where(size > 1, torch.zeros_like(size)).sum(1) / samples
+        accuracy = accuracy / size
+        square = (gap / size).square() - accuracy * (1 - accuracy) / (size - 1)  # NaN or infinite up to a size of 1
+        square = (size * square).where(size > 1, 0.0).sum(1) / samples
         return {
             "ece_equal_mass": gap.abs().sum(1) / samples,
             "debiased_ece": square.clamp_min(0).sqrt(),

@@ -93,8 +93,5 @@ def _fixed_point(spectrum: Tensor) -> tuple[Tensor, Tensor]:
             move = where - last_where
             slope = ((gap - last_gap) / move).where(move.abs() > 1e-12, slope).clamp(-10, -0.5)
         last_where, last_gap = where, gap
-        step, middle = where - gap / slope, (low + high) / 2
-        # where all residuals have one sign the zero is an end of the bracket, so ends are allowed
-        step = step.where(step <= high + 1e-9, middle).where(step >= low - 1e-9, middle.where(low > floor, low))
-        where = step.clamp(low, high)
+        where = (where - gap / slope).clamp(low, high)
     return error, where.exp()

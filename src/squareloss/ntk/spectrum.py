@@ -85,7 +85,7 @@ def ntk_spectrum(dimension: int, degree: int) -> Spectrum:
     d = _dimension(dimension)
     _check_degree(degree)
     k = torch.arange(degree + 1, dtype=torch.float64)
-    share = torch.where(k > 0, k / (2 * k + d - 2).clamp(min=1), 0.0)  # u P_k = share P_(k-1) + (1 - share) P_(k+1)
+    share = torch.where(k > 0, k / (2 * k + d - 2), 0.0)  # u P_k = share P_(k-1) + (1 - share) P_(k+1)
     square = _step_squared(d, degree + 1)
     below = torch.cat([square.new_zeros(1), square[:degree]])
     values, counts = share * below + (1 - share) * square[1:], multiplicity(d, degree)
@@ -137,7 +137,7 @@ def angles(dimension: int, nodes: int) -> tuple[Tensor, Tensor]:
 def polynomials(dimension: int, degree: int, cosine: Tensor) -> Tensor:
     """P_0 to P_degree at cosines (M,): (degree + 1, M), by (k + d - 2) P_(k+1) = (2k + d - 2) u P_k - k P_(k-1)."""
     d = _dimension(dimension)
-    rows = [torch.ones_like(cosine), cosine.clone()]
+    rows = [torch.ones_like(cosine), cosine]
     for k in range(1, degree):
         rows.append(((2 * k + d - 2) * cosine * rows[k] - k * rows[k - 1]) / (k + d - 2))
     return torch.stack(rows[: degree + 1])
