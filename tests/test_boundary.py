@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from squareloss.lab.report import fields
-from squareloss.lab.studies import boundary
+from squareloss.lab.studies.synthetic import boundary
 
 
 def generator(seed=0):

@@ -179,7 +179,8 @@ class Toy:
         for job in jobs:
             if job.cell.name == "broken":
                 raise RuntimeError("this one is broken")
-            yield Result(job, {"error": {"CE": 0.2, "SL": 0.1}[job.cell.name] + 0.001 * job.seed})
+            base, step = {"CE": (0.2, 0.001), "SL": (0.1, 0.0011)}[job.cell.name]
+            yield Result(job, {"error": base + step * job.seed})
 
 
 TOY = Toy()

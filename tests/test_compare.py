@@ -15,10 +15,11 @@ from squareloss.calibrators import Asinh
 from squareloss.lab.data import load
 from squareloss.lab.runs import Context, Job, Result, Store
 from squareloss.lab.runs.execute import execute
-from squareloss.lab.studies import ingredients, measure
-from squareloss.lab.studies.compare import Compare, default_folder
-from squareloss.lab.studies.ingredients import LOSSES, Source
-from squareloss.lab.studies.plan import plan, radius
+from squareloss.lab.studies.common import fit_temperature, thinned
+from squareloss.lab.studies.compare import ingredients, measure
+from squareloss.lab.studies.compare.ingredients import LOSSES, Source
+from squareloss.lab.studies.compare.plan import plan, radius
+from squareloss.lab.studies.compare.study import Compare, default_folder
 from squareloss.lab.training.loop import Epoch, Run, outputs_of, train
 from squareloss.lab.training.recipes import Recipe
 
@@ -115,9 +116,9 @@ def test_a_temperature_that_can_not_be_fitted_is_one():
     scores, labels = torch.eye(4) * 5, torch.arange(4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        temperature, fitted = measure.fit_temperature(LOSSES["ce"](4), scores, labels)
+        temperature, fitted = fit_temperature(LOSSES["ce"](4), scores, labels)
     assert not fitted and temperature.state()["temperature"] == 1.0
-    _, fitted = measure.fit_temperature(LOSSES["ce"](4), scores, torch.tensor([0, 1, 2, 2]))
+    _, fitted = fit_temperature(LOSSES["ce"](4), scores, torch.tensor([0, 1, 2, 2]))
     assert fitted
 
 
@@ -322,5 +323,5 @@ def test_radii_as_people_write_them():
 
 def test_long_curves_are_thinned_and_keep_their_end():
     rows = [asdict(Epoch(i, 0.1, 1.0, 0.5, 0.0)) for i in range(200)]
-    thin = measure.thinned(rows, most=60, digits=5)
+    thin = thinned(rows, most=60, digits=5)
     assert len(thin["epoch"]) <= 60 and thin["epoch"][-1] == 200

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from squareloss.lab.studies.distances import distances
+from squareloss.lab.studies.compare.distances import distances
 from squareloss.models import MLP
 
 

@@ -71,7 +71,7 @@ def test_robust_shares_of_a_linear_model_are_the_exact_ones(tmp_path, loss):
     found = {}
     for name in ("by_loss", "adaptive", "standard"):
         (tmp_path / name).mkdir()
-        found |= getattr(measures, name)(net, settings, 0, measures.Notes(tmp_path / name, 1))
+        found |= getattr(measures, name)(net, settings, 0, measures.Notes(tmp_path / name))
     exact = float((radius > level).double().mean())
     assert 0.1 < exact < 0.9
     for key in ("pgd_least", "worst", "autoattack", "least", *(["autoattack_eta"] if loss["name"] == "simplex" else [])):

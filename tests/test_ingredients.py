@@ -11,8 +11,8 @@ from squareloss import metrics
 from squareloss.lab import names
 from squareloss.lab.data import load
 from squareloss.lab.data.dataset import Split
-from squareloss.lab.studies import ingredients, measure
-from squareloss.lab.studies.ingredients import LOSSES, Source
+from squareloss.lab.studies.compare import ingredients, measure
+from squareloss.lab.studies.compare.ingredients import LOSSES, Source
 from squareloss.lab.training.loop import Run, outputs_of, train
 from squareloss.lab.training.recipes import Recipe
 from squareloss.models import MLP

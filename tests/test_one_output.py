@@ -5,7 +5,7 @@ import torch
 
 from squareloss import functional
 from squareloss.calibrators import Temperature
-from squareloss.lab.studies import one_output
+from squareloss.lab.studies.synthetic import one_output
 
 
 def generator(seed=0):

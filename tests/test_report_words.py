@@ -71,7 +71,7 @@ def test_what_readings_share_is_told_in_short_whatever_was_asked_for(filled):
 
 
 def test_names_of_losses_are_explained_wherever_they_are_used(filled):
-    from squareloss.lab.studies import ingredients
+    from squareloss.lab.studies.compare import ingredients
 
     store, header = filled
     assert list(LOSSES) == list(ingredients.LOSSES)

@@ -11,8 +11,9 @@ from squareloss.lab.report.views import _replicated as shared
 from squareloss.lab.report.views import spirals as spirals_view
 from squareloss.lab.runs import Context, Job, Store
 from squareloss.lab.runs.execute import execute
-from squareloss.lab.studies import get, one_output, replicated, sine, spirals
+from squareloss.lab.studies import get
 from squareloss.lab.studies.run import header_of, with_settings
+from squareloss.lab.studies.synthetic import one_output, replicated, sine, spirals
 
 STUDIES = {"spirals": spirals.STUDY, "sine": sine.STUDY}
 

@@ -168,8 +168,8 @@ def compare(
       squareloss compare photos/ --size 32 --model mynet:build --eps 1/255,2/255
     """
     from squareloss.lab.studies import run
-    from squareloss.lab.studies.compare import check_apart, default_folder
-    from squareloss.lab.studies.plan import plan
+    from squareloss.lab.studies.compare.plan import plan
+    from squareloss.lab.studies.compare.study import check_apart, default_folder
 
     planned = plan(
         data, target=target, size=size, model=model, losses=losses, seeds=seeds, recipe=recipe, epochs=epochs,

@@ -21,7 +21,7 @@ from squareloss.codings import Coding
 from squareloss.lab.data import Dataset, load
 from squareloss.lab.runs.execute import settled_device
 from squareloss.lab.runs.store import explained, is_stream, write_atomically
-from squareloss.lab.studies.ingredients import build
+from squareloss.lab.studies.compare.ingredients import build
 
 
 def attack(

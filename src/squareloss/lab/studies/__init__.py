@@ -13,14 +13,14 @@ from squareloss.lab.runs import Study
 
 # name -> "module:attribute" of a study; a module is imported only when it is asked for
 STUDIES: dict[str, str] = {
-    "table1": "squareloss.lab.studies.table1:STUDY",
-    "gaussian_noise": "squareloss.lab.studies.gaussian_noise:STUDY",
-    "reliability": "squareloss.lab.studies.reliability:STUDY",
-    "adversarial_training": "squareloss.lab.studies.adversarial_training:STUDY",
-    "codings": "squareloss.lab.studies.codings:STUDY",
-    "beyond_paper": "squareloss.lab.studies.beyond_paper:STUDY",
-    "spirals": "squareloss.lab.studies.spirals:STUDY",
-    "sine": "squareloss.lab.studies.sine:STUDY",
+    "table1": "squareloss.lab.studies.images.table1:STUDY",
+    "gaussian_noise": "squareloss.lab.studies.images.gaussian_noise:STUDY",
+    "reliability": "squareloss.lab.studies.images.reliability:STUDY",
+    "adversarial_training": "squareloss.lab.studies.images.adversarial_training:STUDY",
+    "codings": "squareloss.lab.studies.images.codings:STUDY",
+    "beyond_paper": "squareloss.lab.studies.images.beyond_paper:STUDY",
+    "spirals": "squareloss.lab.studies.synthetic.spirals:STUDY",
+    "sine": "squareloss.lab.studies.synthetic.sine:STUDY",
     "spectrum": "squareloss.lab.studies.theory.spectrum:STUDY",
     "excess_risk": "squareloss.lab.studies.theory.excess_risk:STUDY",
     "separable_rate": "squareloss.lab.studies.theory.separable_rate:STUDY",

@@ -1,4 +1,4 @@
-"""What the image studies share: which networks, how they are trained side by side and kept, and what is measured of each.
+"""The studies on images, one file per table of the paper, and what they share: networks, their training, and their measures.
 
 plan      a line of a table -> cells: one per network and measurement
 data      CIFAR, a part of it, or a stand-in

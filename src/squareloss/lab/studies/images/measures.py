@@ -28,9 +28,8 @@ from squareloss.calibrators import Asinh, Calibrator, Isotonic
 from squareloss.codings import Coding
 from squareloss.lab.data.dataset import drawn, take
 from squareloss.lab.runs.store import write_atomically
+from squareloss.lab.studies.common import bins, fit_temperature, raw_eta, rounded, thinned
 from squareloss.lab.studies.images.networks import Trained
-from squareloss.lab.studies.measure import bins, fit_temperature, raw_eta, thinned
-from squareloss.lab.studies.rounding import rounded
 from squareloss.lab.training.loop import outputs_of
 
 Json = dict[str, Any]

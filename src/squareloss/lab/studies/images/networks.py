@@ -25,9 +25,9 @@ from squareloss.codings import Coding
 from squareloss.lab.data import Dataset
 from squareloss.lab.runs import Cell, Context, Job
 from squareloss.lab.runs.leases import Leases
+from squareloss.lab.studies.compare.ingredients import build
 from squareloss.lab.studies.images.data import read
 from squareloss.lab.studies.images.plan import make_loss, make_recipe
-from squareloss.lab.studies.ingredients import build
 from squareloss.lab.training import captured, checkpoint
 from squareloss.lab.training.loop import Diverged, Epoch, Run, outputs_of
 from squareloss.losses import Loss

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squareloss.lab.studies.rounding import rounded
+from squareloss.lab.studies.common import rounded
 from squareloss.lab.studies.theory.common import Theorem, Work, replications
 from squareloss.lab.studies.theory.excess_risk import NS, C
 from squareloss.lab.studies.theory.logistic import circle_logistic

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squareloss.lab.studies.rounding import rounded
+from squareloss.lab.studies.common import rounded
 from squareloss.lab.studies.theory.common import Theorem, Work, seed_of
 from squareloss.lab.studies.theory.sphere import Target, gram, ridge, uniform
 from squareloss.ntk.descent import Linear, Networks, descend, draw, safe_rate

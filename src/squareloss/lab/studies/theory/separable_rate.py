@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from squareloss.lab.studies.rounding import rounded
+from squareloss.lab.studies.common import rounded
 from squareloss.lab.studies.theory.arcs import Arcs, Caps
 from squareloss.lab.studies.theory.common import Theorem, Work
 from squareloss.lab.studies.theory.sphere import ridge

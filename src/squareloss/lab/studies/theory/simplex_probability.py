@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from squareloss.codings import Simplex
-from squareloss.lab.studies.rounding import rounded
+from squareloss.lab.studies.common import rounded
 from squareloss.lab.studies.theory.common import Theorem, Work, replications
 from squareloss.lab.studies.theory.excess_risk import C
 from squareloss.lab.studies.theory.sphere import penalty, ridge, uniform

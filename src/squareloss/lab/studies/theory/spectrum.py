@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squareloss.lab.studies.rounding import rounded
+from squareloss.lab.studies.common import rounded
 from squareloss.lab.studies.theory.common import Theorem, Work, parts
 from squareloss.lab.studies.theory.sphere import gram, uniform
 from squareloss.ntk.spectrum import ntk_spectrum, smallest_eigenvalue, zonal_norm

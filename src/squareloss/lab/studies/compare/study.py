@@ -26,8 +26,9 @@ from squareloss.lab.data import NAMES, Dataset
 from squareloss.lab.report import header
 from squareloss.lab.report.rows import REPLICATES
 from squareloss.lab.runs import Cell, Context, Job, Result, Store
-from squareloss.lab.studies.ingredients import LOSSES, Source, build
-from squareloss.lab.studies.measure import measure, thinned, validation_score
+from squareloss.lab.studies.common import thinned
+from squareloss.lab.studies.compare.ingredients import LOSSES, Source, build
+from squareloss.lab.studies.compare.measure import measure, validation_score
 from squareloss.lab.training import captured
 from squareloss.lab.training.loop import Diverged, Epoch, Run, outputs_of
 from squareloss.lab.training.recipes import Recipe

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,31 +11,20 @@ from torch import Tensor, nn
 from squareloss import metrics
 from squareloss.attacks.pgd import pgd
 from squareloss.attacks.worst_case import worst_case
-from squareloss.calibrators import Asinh, Temperature
+from squareloss.calibrators import Asinh
 from squareloss.classifier import Classifier, Standardize
 from squareloss.codings import Coding
 from squareloss.lab.data import Dataset
 from squareloss.lab.data.dataset import drawn
 from squareloss.lab.report.figures import WORST
-from squareloss.lab.studies.distances import distances
-from squareloss.lab.studies.rounding import rounded
+from squareloss.lab.studies.common import bins, fit_temperature, raw_eta, rounded
+from squareloss.lab.studies.compare.distances import distances
 from squareloss.lab.training.loop import outputs_of
 from squareloss.losses import Loss
 
 REPLICATES = 200  # bootstrap replicates kept with each result, for intervals when there is only one seed
 QUANTILES = 41  # points of the distribution of distances kept for the figure
 Json = dict[str, Any]
-
-
-def fit_temperature(loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[Temperature, bool]:
-    """A temperature for the scores of held-out outputs (N, width), and whether it could be fitted.
-
-    Where every held-out sample is right, or the scores say nothing, no temperature is best: then it is 1, unfitted.
-    """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fitted = Temperature().fit(loss.link.scores(outputs), labels)
-    return (Temperature(1.0), False) if caught else (fitted, True)
 
 
 def validation_score(loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[float, float]:
@@ -120,35 +107,6 @@ def _reading(probabilities: Tensor, labels: Tensor, seed: int) -> Json:
         "reliability": bins(probabilities, labels),
         "replicates": {name: rounded(evaluation.replicates[name]) for name in ("ece", "brier")},
     }
-
-
-def bins(probabilities: Tensor, labels: Tensor) -> Json:
-    """What a reliability diagram needs."""
-    table = metrics.reliability(probabilities, labels)
-    return {
-        "count": [int(n) for n in table.count.tolist()],
-        "confidence": rounded(table.confidence),
-        "accuracy": rounded(table.accuracy),
-    }
-
-
-def thinned(curve: Sequence[Mapping[str, Any]], most: int, digits: int) -> Json:
-    """The curve of a training, a row per epoch, for a figure: at most so many epochs of it, the last among them."""
-    every = math.ceil(len(curve) / most)
-    kept = [row for i, row in enumerate(curve) if (len(curve) - 1 - i) % every == 0]
-    return {
-        "epoch": [row["epoch"] + 1 for row in kept],
-        "loss": [rounded(row["loss"], digits) for row in kept],
-        "train_accuracy": [rounded(row["train_accuracy"], digits) for row in kept],
-    }
-
-
-def raw_eta(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Of square losses: the ECE of raw eta clipped to [0, 1], and the share of eta outside; nothing of others."""
-    if not isinstance(loss.link, Coding):
-        return {}
-    clipped = metrics.ece(loss.link.eta(outputs), labels)
-    return {"ece_clipped": float(clipped), "outside": clipped.outside}
 
 
 def _noise(network: nn.Module, loss: Loss, preprocess: nn.Module, data: Dataset, stds: Sequence[float], seed: int) -> Tensor:

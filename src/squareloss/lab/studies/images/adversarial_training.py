@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from squareloss.lab.studies.images.plan import TABLE, Line
 from squareloss.lab.studies.images.study import ImageStudy
-from squareloss.lab.studies.table1 import ATTACKS, PROBABILITIES
+from squareloss.lab.studies.images.table1 import ATTACKS, PROBABILITIES
 
 STUDY = ImageStudy(
     "adversarial_training",

@@ -12,8 +12,7 @@ from squareloss.lab.data import Dataset
 from squareloss.lab.report.header import Column, Header
 from squareloss.lab.runs.execute import settled_device
 from squareloss.lab.runs.facts import command
-from squareloss.lab.studies.compare import Compare
-from squareloss.lab.studies.ingredients import (
+from squareloss.lab.studies.compare.ingredients import (
     Source,
     check_network,
     fit_recipe,
@@ -23,6 +22,7 @@ from squareloss.lab.studies.ingredients import (
     radii,
     split_losses,
 )
+from squareloss.lab.studies.compare.study import Compare
 
 # square loss with a temperature is among them: on easy data its own probabilities are too timid, which a temperature mends
 DEFAULT_LOSSES = "ce,ce+temperature,simplex,simplex+temperature"

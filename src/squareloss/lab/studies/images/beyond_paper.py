@@ -13,7 +13,7 @@ from squareloss.lab.report.header import Column
 from squareloss.lab.report.views.paper_images import LEVELS
 from squareloss.lab.studies.images.plan import TABLE, Line
 from squareloss.lab.studies.images.study import ImageStudy
-from squareloss.lab.studies.table1 import ATTACKS, PROBABILITIES
+from squareloss.lab.studies.images.table1 import ATTACKS, PROBABILITIES
 
 STUDY = ImageStudy(
     "beyond_paper",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from squareloss.lab.report.header import Column
 from squareloss.lab.report.views.paper_images import STDS
 from squareloss.lab.studies.images.study import ImageStudy
-from squareloss.lab.studies.table1 import LINES
+from squareloss.lab.studies.images.table1 import LINES
 
 STUDY = ImageStudy(
     "gaussian_noise",

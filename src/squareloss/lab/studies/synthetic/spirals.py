@@ -27,10 +27,10 @@ from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack_lines
 from squareloss.lab.report.views.spirals import REACH
 from squareloss.lab.runs import Cell, Context, Job, Result
-from squareloss.lab.studies import boundary
-from squareloss.lab.studies.one_output import LOSSES
-from squareloss.lab.studies.replicated import DIGITS, OPTIONS, PENALTIES, Trained, read_otherwise, trained
-from squareloss.lab.studies.rounding import rounded
+from squareloss.lab.studies.common import rounded
+from squareloss.lab.studies.synthetic import boundary
+from squareloss.lab.studies.synthetic.one_output import LOSSES
+from squareloss.lab.studies.synthetic.replicated import DIGITS, OPTIONS, PENALTIES, Trained, read_otherwise, trained
 
 MUS = (0.0, 0.001, 0.01, 0.1, 1.0)
 FARTHEST = 0.4  # distances beyond are cut off: the support ends that far from the edge of the box

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from squareloss.lab.report.header import Column
 from squareloss.lab.studies.images.study import ImageStudy
-from squareloss.lab.studies.table1 import PROBABILITIES
-from squareloss.lab.studies.table1 import STUDY as TABLE_1
+from squareloss.lab.studies.images.table1 import PROBABILITIES
+from squareloss.lab.studies.images.table1 import STUDY as TABLE_1
 
 STUDY = ImageStudy(
     "reliability",

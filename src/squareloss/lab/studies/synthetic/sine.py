@@ -28,10 +28,10 @@ from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack
 from squareloss.lab.report.views._sine_figures import BINS, COARSE, WIDEST
 from squareloss.lab.runs import Cell, Context, Job, Result
-from squareloss.lab.studies.boundary import lattice
-from squareloss.lab.studies.one_output import LOSSES, other_readings, probabilities, temperatures
-from squareloss.lab.studies.replicated import DIGITS, OPTIONS, PENALTIES, Trained, read_otherwise, trained
-from squareloss.lab.studies.rounding import rounded
+from squareloss.lab.studies.common import rounded
+from squareloss.lab.studies.synthetic.boundary import lattice
+from squareloss.lab.studies.synthetic.one_output import LOSSES, other_readings, probabilities, temperatures
+from squareloss.lab.studies.synthetic.replicated import DIGITS, OPTIONS, PENALTIES, Trained, read_otherwise, trained
 from squareloss.lab.training.stacked import PRODUCTS
 
 MUS = (0.0, 0.001, 0.01, 0.1, 1.0)

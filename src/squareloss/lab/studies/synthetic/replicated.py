@@ -18,8 +18,8 @@ from torch import Tensor
 from squareloss.lab.data.replications import Splits, network_seed
 from squareloss.lab.data.synthetic import Sample
 from squareloss.lab.runs import Context, Job, Result
-from squareloss.lab.studies.one_output import LOSSES, blended
-from squareloss.lab.studies.rounding import rounded
+from squareloss.lab.studies.common import rounded
+from squareloss.lab.studies.synthetic.one_output import LOSSES, blended
 from squareloss.lab.training import stacked
 from squareloss.lab.training.stacked import Stack, forward
 
