@@ -109,10 +109,11 @@ def difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
 
 
 def p_value(a: Sequence[float], b: Sequence[float]) -> float:
-    """Two-sided p of Student's paired test; NaN for fewer than two replications."""
-    d = np.array(a[: len(b)]) - np.array(b[: len(a)])
-    if len(d) < 2:
+    """Two-sided p of Student's paired test; NaN where the difference has no interval either."""
+    found = difference(a, b)
+    if found is None or found.low is None:
         return math.nan
+    d = np.array(a[: len(b)]) - np.array(b[: len(a)])
     error = d.std(ddof=1) / math.sqrt(len(d))
     return _tail(d.mean() / error, len(d) - 1) if error > 0 else float(d.mean() == 0)
 
