@@ -186,6 +186,11 @@ def test_npz_images_with_their_own_test_set(tmp_path, layout):
     assert (asked.train.n, asked.validation.n, asked.test.n) == (14, 6, 10)
 
 
+def test_a_column_of_an_npz_that_varies_by_rounding_alone_is_constant(tmp_path):
+    data = load(_npz(tmp_path, x=np.column_stack([np.repeat([0.3, 0.1 + 0.2], 15), np.arange(30)]), y=np.arange(30) % 2))
+    assert (data.train.x[:, 0] == 0.3).all() and data.std[0] == 1
+
+
 def test_npz_that_is_refused(tmp_path):
     x, y = np.zeros((6, 2)), np.arange(6) % 2
     bad = {
@@ -201,6 +206,7 @@ def test_npz_that_is_refused(tmp_path):
         "expected a table": {"x": np.zeros(6), "y": y},
         "could not read .*; save text as y.astype": {"x": x, "y": np.array(list("ababab"), dtype=object)},
         "x, column 1: .* float32 can tell apart": {"x": 1.7e9 + np.arange(6)[:, None] * [1e9, 1], "y": y},
+        "x, column 0: .* got 1700000000 to 1700000005": {"x": np.int32(1.7e9) + np.arange(6, dtype=np.int32)[:, None], "y": y},
         "two classes": {"x": x, "y": np.zeros(6, int)},
     }
     for message, arrays in bad.items():

@@ -77,7 +77,7 @@ def _inputs(x: Array, what: str) -> tuple[Kind, Tensor]:
         bad = np.flatnonzero(~np.isfinite(table).all(0))
         if bad.size:
             raise ValueError(f"{what}: expected finite numbers, got NaN or infinity in column {bad[0]}; fill or drop it")
-        for number, column in enumerate(x.T if len(x) and x.dtype.itemsize > 4 else ()):
+        for number, column in enumerate(x.T if len(x) and not np.can_cast(x.dtype, np.float32) else ()):
             check_told_apart(column.astype(np.float64), f"{what}, column {number}")
         return "table", torch.from_numpy(table)
     if x.ndim not in (3, 4):

@@ -213,8 +213,9 @@ def encode_labels(values: np.ndarray[Any, Any], what: str) -> tuple[Tensor, tupl
 
 
 def check_told_apart(column: np.ndarray[Any, Any], what: str) -> None:
-    """Raise if float32 would round the numbers of a column (n,) by more than a tenth of their spread."""
-    if column.min() < column.max() and np.abs(column - column.astype(np.float32)).max() > 0.1 * column.std():
+    """Raise if float32 would round the numbers of a column (n,) by more than a tenth of their spread; one number may."""
+    varies = np.ptp(column) > 1e-14 * np.abs(column).max()  # 0.3 and 0.1 + 0.2 are one number
+    if varies and np.abs(column - column.astype(np.float32)).max() > 0.1 * column.std():
         raise ValueError(
             f"{what}: expected numbers that float32 can tell apart, got {column.min():.17g} to {column.max():.17g}, which it "
             "rounds by more than a tenth of their spread; subtract an offset or rescale them, or drop the column"
