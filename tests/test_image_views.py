@@ -160,6 +160,8 @@ def test_the_papers_value_stands_below_ours_once():
     shorter = net("resnet18-cifar10-SL", full=False, accuracy=[0.94, 0.96], autoattack_4=[0.0, 0.0])
     for found in ([ours, shorter], [shorter]):
         assert [row[3].text for row in images.table_1(found).rows] == [found[0].trained, images.PAPER]
+    lost = image_rows.Net("resnet18-cifar10-SL", ours.recipe, True, diverged={0: {}})
+    assert shorter.trained in [row[3].text for row in images.table_1([lost, shorter]).rows]
     other = net("resnet18-cifar10-OH1", full=False, accuracy=[0.94, 0.96])
     assert [row[3].text for row in images.codings([ours, other, shorter]).rows] == [
         other.trained, images.PAPER, ours.trained, images.PAPER, shorter.trained

@@ -262,7 +262,7 @@ def _compared(found: Sequence[Net]) -> list[Net]:
 
     Under `fast`, with batches of one size, the network of Table 1 that the paper trains at batch 128 is named without "-b128".
     """
-    full = {net.line for net in found if net.full}
+    full = {net.line for net in found if net.full and net.metrics}  # one that diverged takes no other's place
 
     def is_compared(net: Net) -> bool:
         fast = f"{net.line}-b128" in TABLE_1 and not net.recipe.endswith(", 32)")
