@@ -107,6 +107,7 @@ def test_standardize_leaves_constant_features_finite():
     x = torch.tensor([[1.0, 2.0], [1.0, 4.0]])
     assert torch.equal(Standardize.from_data(x)(x), torch.tensor([[0.0, -1.0], [0.0, 1.0]]))
     assert Standardize.from_data(torch.full((777, 1), 0.1, dtype=torch.float64)).std == 1  # and not the rounding of its mean
+    assert Standardize.from_data(x.to(torch.uint16)).std.tolist() == [1, 1]  # whose largest torch does not find
 
 
 # saving and loading

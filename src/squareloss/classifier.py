@@ -50,7 +50,8 @@ class Standardize(nn.Module):
         if x.ndim < 2 or not x.numel():
             raise ValueError(f"expected data of shape (N, C, ...) with N >= 1, got {tuple(x.shape)}")
         rest = [axis for axis in range(x.ndim) if axis != 1]
-        mean, std = x.double().mean(rest), x.double().std(rest, correction=0)
+        x = x.double()
+        mean, std = x.mean(rest), x.std(rest, correction=0)
         varies = x.amax(rest) > x.amin(rest)  # rounding leaves a constant feature of float64 a std of some 1e-17
         return cls(mean, torch.where(varies, std, torch.ones_like(std)))
 
