@@ -57,7 +57,7 @@ def _load(path: Path) -> dict[str, Array]:
                 raise ValueError("it holds one bare array")
             return dict(found)
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        hint = "; save text as y.astype(str)" if "allow_pickle" in str(error) else ""
+        hint = "; save text as y.astype(str), numbers as x.astype(float)" if "allow_pickle" in str(error) else ""
         raise ValueError(f"{path}: expected a .npz of plain arrays, could not read it: {error}{hint}") from error
 
 
