@@ -191,6 +191,12 @@ def test_a_column_of_an_npz_that_varies_by_rounding_alone_is_constant(tmp_path):
     assert (data.train.x[:, 0] == 0.3).all() and data.std[0] == 1
 
 
+def test_the_test_set_of_an_npz_may_spread_less_than_float32_can_tell(tmp_path):
+    days, y = np.array([[20200101], [20211231], [20220615], [20231105], [20231106], [20231107]]), np.arange(6) % 2
+    data = load(_npz(tmp_path, x_train=days[:4], y_train=y[:4], x_test=days[3:], y_test=y[3:]))
+    assert data.test.x.tolist() == days[3:].astype(np.float32).tolist()
+
+
 def test_npz_that_is_refused(tmp_path):
     x, y = np.zeros((6, 2)), np.arange(6) % 2
     bad = {

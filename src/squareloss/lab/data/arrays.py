@@ -45,6 +45,8 @@ def read_npz(path: Path, plan: SplitPlan) -> Dataset:
     for (_, x), given, name in zip(inputs, labels, names[::2], strict=True):
         if len(x) != len(given):
             raise ValueError(f"{path}: expected one label per row, got {len(x)} rows in {name} and {len(given)} labels")
+    if inputs[0][0] == "table":
+        _check_columns([arrays[name] for name in names[::2]], f"{path}, {names[0]}")
     splits = [Split(x, part) for (_, x), part in zip(inputs, torch.split(y, [len(part) for part in labels]), strict=True)]
     return assemble(path.stem, inputs[0][0], classes, plan, splits[0], test=splits[1] if len(splits) > 1 else None)
 
@@ -77,14 +79,20 @@ def _inputs(x: Array, what: str) -> tuple[Kind, Tensor]:
         bad = np.flatnonzero(~np.isfinite(table).all(0))
         if bad.size:
             raise ValueError(f"{what}: expected finite numbers, got NaN or infinity in column {bad[0]}; fill or drop it")
-        for number, column in enumerate(x.T if len(x) and not np.can_cast(x.dtype, np.float32) else ()):
-            check_told_apart(column.astype(np.float64), f"{what}, column {number}")
         return "table", torch.from_numpy(table)
     if x.ndim not in (3, 4):
         raise ValueError(f"{what}: expected a table (n, D) or images (n, H, W), (n, C, H, W) or (n, H, W, C), got {x.shape}")
     if x.dtype != np.uint8:
         raise ValueError(f"{what}: expected images as bytes (uint8), got {x.dtype}; save (x * 255).round().astype(np.uint8)")
     return "image", torch.from_numpy(_channel_first(x, what))
+
+
+def _check_columns(tables: list[Array], what: str) -> None:
+    """Raise for numbers that float32 can't tell apart; a test set, which may spread little, is judged with the rest."""
+    if len({x.shape[1:] for x in tables}) > 1 or all(np.can_cast(x.dtype, np.float32) for x in tables):
+        return  # what has two shapes is refused later
+    for number, columns in enumerate(zip(*(x.T for x in tables), strict=True)):
+        check_told_apart(np.concatenate(columns).astype(np.float64), f"{what}, column {number}")
 
 
 def _channel_first(x: Array, what: str) -> Array:
