@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 # a number to a reader: 1,234 or 1,5 or $5.00 or 12%
 _DRESSED = re.compile(r"[-+]?[$€£]?(\d+|\d{1,3}(,\d{3})+|\d[\d.]*,\d+)(\.\d*)?%?")
 # among numbers; a category may well be called "-"
-_MISSING = ("", "?", "-", "--", ".", "na", "n/a", "nan", "null", "none", "<na>")
+_MISSING = ("", "?", "-", "--", ".", "na", "n/a", "nan", "null", "<na>")
 _MOSTLY, _FEW = 0.9, 20  # from which share on a text column is one of numbers, and up to how many may be categories
 _INDEX = re.compile(r"__index_level_\d+__")  # what pandas calls its row numbers in Parquet
 _NAMELESS = re.compile(r"(Unnamed: [\d.]+)?")  # and in CSV, where R has no name for them either
@@ -200,7 +200,7 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
 
 def _mark(text: str) -> bool:
     """Whether people write this for a value that they do not have."""
-    return text.strip().lower() in _MISSING
+    return text.strip() == "None" or text.strip().lower() in _MISSING  # "none" may well be zero
 
 
 def _alike(names: Iterable[str]) -> list[str]:
