@@ -115,10 +115,13 @@ def gather(folder: str | Path) -> list[StudyReport]:
 def write(folder: str | Path, kind: str | None = None, output: str | Path | None = None) -> Path:
     """Write the report of a results folder and return its path: report.html (or .md, .tex, .csv) in the folder by default.
 
-    Without a format it is the one that the output's name ends in, else html.
+    Without a format it is the one that the output's name ends in, and html if it has no ending, as /dev/stdout.
     """
-    named = Path(output or "").suffix.removeprefix(".")
-    kind = choose("format", kind or (named if named in FORMATS else "html"), FORMATS)
+    ending = Path(output or "").suffix.removeprefix(".").lower()
+    if kind is None and ending and ending not in FORMATS:
+        known = ", ".join(f".{name}" for name in FORMATS)
+        raise ValueError(f"expected the output to end in one of {known}, got {output}; rename it, or pass --format")
+    kind = choose("format", kind or ending or "html", FORMATS)
     path = Path(folder) / f"report.{kind}" if output is None else Path(output)
     text = FORMATS[kind](gather(folder))
     with explained(f"write {path}"):
