@@ -243,7 +243,7 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            help="html (one page that needs nothing else), md, tex or csv. Default: as --output ends, html if it has no ending.",
+            help="html (one page that needs nothing else), md, tex or csv. Default: as --output ends, else html.",
             show_default=False,
         ),
     ] = None,

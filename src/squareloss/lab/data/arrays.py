@@ -28,16 +28,19 @@ def read_digits(plan: SplitPlan) -> Dataset:
 def read_npz(path: Path, plan: SplitPlan) -> Dataset:
     """A .npz with arrays x, y, or x_train, y_train and perhaps x_test, y_test. Pickled objects in it are refused.
 
-    x is a table (n, D) of numbers, or images as bytes: (n, H, W), (n, C, H, W) or (n, H, W, C) with 1 or 3 channels.
+    x is a table (n, D) of numbers, or images as bytes: (n, H, W), (n, C, H, W) or (n, H, W, C) with 1 or 3 channels. Without
+    x and x_train, capitals do not count: X and y do, too.
     """
-    arrays = _load(path)
+    arrays = found = _load(path)
+    if not {"x", "x_train"} & found.keys():
+        arrays = {name.lower(): array for name, array in found.items()} | found
     suffix = "" if "x" in arrays else "_train"
     names = [f"x{suffix}", f"y{suffix}"] + (["x_test", "y_test"] if suffix and "x_test" in arrays else [])
     absent = [name for name in names if name not in arrays]
     if absent:
         raise ValueError(
             f"{path}: expected arrays x and y, or x_train and y_train (and x_test, y_test), "
-            f"got {', '.join(arrays) or 'none'}; {absent[0]} is missing"
+            f"got {', '.join(found) or 'none'}; {absent[0]} is missing"
         )
     labels = [_labels(arrays[name], f"{path}, {name}") for name in names[1::2]]
     y, classes = encode_labels(np.concatenate(labels), f"{path}, {names[1]}")
@@ -77,8 +80,8 @@ def _inputs(x: Array, what: str) -> tuple[Kind, Tensor]:
         bad = np.flatnonzero(~np.isfinite(table).all(0))
         if bad.size:
             raise ValueError(f"{what}: expected finite numbers, got NaN or infinity in column {bad[0]}; fill or drop it")
-        for number, column in enumerate(x.T if len(x) and x.dtype.itemsize > 4 else ()):
-            check_told_apart(column.astype(np.float64), f"{what}, column {number}")
+        for number, column in enumerate(x.T if len(x) and x.dtype.itemsize >= 4 and x.dtype != np.float32 else ()):
+            check_told_apart(np.ascontiguousarray(column), f"{what}, column {number}")
         return "table", torch.from_numpy(table)
     if x.ndim not in (3, 4):
         raise ValueError(f"{what}: expected a table (n, D) or images (n, H, W), (n, C, H, W) or (n, H, W, C), got {x.shape}")
