@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
-from squareloss import Classifier, Simplex, SquareLoss, Standardize
+from squareloss import Classifier, Simplex, Softmax, SquareLoss, Standardize
 from squareloss.attacks.apgd import APGDRound
 from squareloss.attacks.pgd import PGDRound
 from squareloss.cli import app
@@ -207,6 +207,9 @@ def test_what_can_not_be_attacked_is_refused(saved, tmp_path):
         attack(saved, "digits", [0.1], points=-3)
     with pytest.raises(ValueError, match="expected --out to be a file, got the folder"):
         attack(saved, "digits", [0.1], out=tmp_path)
+    Classifier(MLP(64, (4,), 10), Softmax()).save(tmp_path / "ce")
+    with pytest.raises(ValueError, match=r"expected @eta with .* square loss.* got apgd-ce@eta .* Softmax\(\); pass --attacks"):
+        attack(tmp_path / "ce", "digits", [0.1], attacks=["pgd-ce", "apgd-ce@eta"])
     np.savez(tmp_path / "large.npz", x=np.zeros((40, 9, 9), np.uint8), y=np.arange(40) % 10)
     with pytest.raises(ValueError, match=r"expected images that the network takes, got large with images of 1 x 9 x 9: mat1"):
         attack(saved, str(tmp_path / "large.npz"), [0.1])

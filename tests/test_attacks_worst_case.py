@@ -93,6 +93,15 @@ def test_relative_margins_keep_their_sign_where_squares_leave_float32(scale):
     assert margin[0] > 0 > margin[1]
 
 
+def test_cross_entropy_of_normalised_scores_has_a_gradient_where_squares_leave_float32():
+    small = torch.tensor([[1.0, 0.5, -2.0], [0.5, 1.0, -2.0]], requires_grad=True)
+    large, labels = (small.detach() * 1e25).requires_grad_(), torch.tensor([0, 0])
+    values = [worst_case.normalised_ce(3.0)(scores, labels, labels) for scores in (small, large)]
+    slopes = [torch.autograd.grad(value.sum(), scores)[0] for value, scores in zip(values, (small, large), strict=True)]
+    torch.testing.assert_close(values[1], values[0])
+    torch.testing.assert_close(slopes[1] * 1e25, slopes[0])
+
+
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("classes", [2, 3, 4, 50])
 def test_of_a_linear_network_the_worst_case_is_known(classes, norm):

@@ -251,6 +251,20 @@ def test_missing_files(tmp_path):
         Classifier.load(tmp_path)
 
 
+def test_an_uninitialised_network_is_run_once_before_it_is_loaded(tmp_path):
+    def lazy():
+        return nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(3))
+
+    classifier = Classifier(lazy(), Simplex()).eval()
+    expected = classifier(inputs())
+    classifier.save(tmp_path)
+    network = lazy()
+    with pytest.raises(ValueError, match=r"knows its shapes, got network.0.weight, .* uninitialised; run the network once"):
+        Classifier.load(tmp_path, network=network)
+    network(inputs())
+    assert torch.equal(Classifier.load(tmp_path, network=network)(inputs()), expected)
+
+
 def test_wrong_network_names_the_tensors_and_touches_nothing(tmp_path):
     Classifier(Stranger(), Simplex()).save(tmp_path)
     other = Stranger(hidden=9)

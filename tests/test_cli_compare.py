@@ -116,6 +116,12 @@ def test_report_in_every_format(invoke, tmp_path):
     assert invoke("report", "out", "--output", "page.html").exit_code == 0 and Path("page.html").exists()
     invoke("report", "out", "--output", "tables.tex")
     assert Path("tables.tex").read_bytes() == Path("out/report.tex").read_bytes()
+    refused = invoke("report", "out", "--output", "page.pdf")
+    assert "expected the output to end in one of .html, .md, .tex, .csv, got page.pdf" in str(refused.exception)
+    assert not Path("page.pdf").exists()
+    for name, *more in (["page"], ["PAGE.HTML"], ["page.htm", "--format", "html"]):
+        assert invoke("report", "out", "--output", name, *more).exit_code == 0
+        assert Path(name).read_bytes() == Path("out/report.html").read_bytes()
     with Path("redirected.csv").open("wb") as stdout:  # as of a shell: > redirected.csv
         Path("stdout").symlink_to(f"/proc/{os.getpid()}/fd/{stdout.fileno()}")
         assert invoke("report", "out", "--format", "csv", "--output", "stdout").output == ""

@@ -170,6 +170,20 @@ def test_npz_table(tmp_path):
     assert [data.classes[k] for k in data.test.y] == [y[r] for r in rows]  # labels stay with their rows
 
 
+def test_names_of_npz_may_be_written_in_capitals(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(20, 4)), np.arange(20) % 2
+    expected = {False: load(_npz(tmp_path, x=x, y=y)), True: load(_npz(tmp_path, x_train=x, y_train=y, x_test=x, y_test=y))}
+    for arrays in (
+        {"X": x, "y": y},
+        {"X": x, "Y": np.eye(2)[y], "y": y},
+        {"x": x, "y": y, "X": x + 1},
+        {"X_train": x, "y_train": y, "X_test": x, "Y_test": y},
+        {"x_train": x, "y_train": y, "x_test": x, "y_test": y, "X": x + 1, "Y": y},
+    ):
+        data, like = load(_npz(tmp_path, **arrays)), expected[len(arrays) > 3]
+        assert torch.equal(data.train.x, like.train.x) and torch.equal(data.test.y, like.test.y)
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC", "NHW"])
 def test_npz_images_with_their_own_test_set(tmp_path, layout):
     rng = np.random.default_rng(0)
@@ -212,7 +226,14 @@ def test_npz_that_is_refused(tmp_path):
         "expected a table": {"x": np.zeros(6), "y": y},
         "save text as y.astype.*, numbers as x.astype": {"x": x, "y": np.array(list("ababab"), dtype=object)},
         "x, column 1: .* float32 can tell apart": {"x": 1.7e9 + np.arange(6)[:, None] * [1e9, 1], "y": y},
-        "x, column 0: .* got 1700000000 to 1700000005": {"x": np.int32(1.7e9) + np.arange(6, dtype=np.int32)[:, None], "y": y},
+        "x, column 0: .* got 1700000000 to 1700000005": {
+            "x": np.arange(1_700_000_000, 1_700_000_006, dtype=np.int32)[:, None],
+            "y": y,
+        },
+        "x, column 1: .* float32 can tell apart, got 1000000000000000000 to 1000000000000000005": {
+            "x": 10**18 + np.arange(6)[:, None] * [10**17, 1],
+            "y": y,
+        },
         "two classes": {"x": x, "y": np.zeros(6, int)},
     }
     for message, arrays in bad.items():

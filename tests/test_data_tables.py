@@ -203,7 +203,7 @@ def test_dictionary_decimal_and_large_types(tmp_path):
         {
             "colour": pa.array(columns["colour"]).dictionary_encode(),
             "price": pa.array([decimal.Decimal(i) / 4 for i in range(N)]),
-            "big": pa.array([2**60 + i for i in range(N)]),
+            "big": pa.array([2**57 * i + 1 for i in range(N)]),
             "text": pa.array(columns["colour"], pa.large_string()),
             "label": pa.array(columns["label"]).dictionary_encode(),
         }
@@ -277,6 +277,11 @@ def test_a_csv_in_another_encoding(tmp_path, encoding):
         ({"wild": np.where(np.arange(N) == 3, np.inf, 0.0)}, "label", "'wild': expected numbers that float32 can hold"),
         ({"wild": np.where(np.arange(N) == 3, -1e300, 0.0)}, "label", "'wild': expected numbers that float32 can hold"),
         ({"when": 1_700_000_000 + np.arange(N)}, "label", "'when': .* float32 can tell apart, got 1700000000 to 1700000039"),
+        (
+            {"id": pa.array([None, *(10**18 + i for i in range(1, N))])},
+            "label",
+            "'id': .* float32 can tell apart, got 1000000000000000001 to 1000000000000000039",
+        ),
         ({"day": pa.array([datetime.date(2020, 1, 1)] * N)}, "label", "'day': .* got date32"),
         ({"day": pa.array([datetime.date(2020, 1, 1)] * N)}, "day", "'day': .* got date32"),
         ({"raw": pa.array([b"\xff"] * N)}, "label", "'raw': .* UTF-8"),

@@ -8,8 +8,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from squareloss import metrics, models
-from squareloss.attacks import EtaScores
+from squareloss import Classifier, metrics, models
+from squareloss.attacks import EtaScores, gaussian_noise
 from squareloss.calibrators import Asinh, Temperature
 from squareloss.lab.data.dataset import Split
 from squareloss.lab.studies.images import beyond, measures, networks, plan
@@ -22,6 +22,21 @@ def test_notes_are_kept_and_find_only_once(tmp_path):
     again = measures.Notes(tmp_path)
     assert again.once("a", lambda: pytest.fail("found before"))["value"] == 1
     assert "seconds" in json.loads((tmp_path / "notes.json").read_text())["a"]
+
+
+def test_the_share_that_is_done_grows_within_the_outputs_and_from_noise_to_noise(tmp_path):
+    network, told = models.build({"name": "resnet8", "outputs": 3, "width": 4}).eval(), []
+    x, y = torch.zeros(2500, 3, 4, 4, dtype=torch.uint8), torch.arange(2500) % 3
+    loss = plan.make_loss({"name": "simplex", "radius": 3})
+    model, facts = Classifier(network, loss.link).eval(), dict.fromkeys(("seconds", "wall", "side_by_side"), 1)
+    data = SimpleNamespace(test=Split(x, y), std=torch.ones(3))
+    net = networks.Trained(
+        network, model, loss, data, {**facts, "curve": [{"epoch": 0, "loss": 1.0, "train_accuracy": 1.0}]}, ""
+    )
+    found = measures.clean(net, {"noise": [0.1, 0.4, 0.7]}, 0, measures.Notes(tmp_path, told.append))
+    assert told == pytest.approx([0.1, 0.2, 0.25, 0.25, 0.5, 0.75, 1])
+    alone = gaussian_noise(model, x.float(), y, [0.1, 0.4, 0.7], channel_std=data.std, seed=0)
+    assert [found["noise_0.1"], found["noise_0.4"], found["noise_0.7"]] == found["noise"]["accuracy"] == alone.accuracy
 
 
 def test_broken_images_survive_being_written():
@@ -99,7 +114,7 @@ def test_readings_of_eta_and_of_calibrators(tmp_path, monkeypatch):
     eta = torch.full((400, 4), -0.075).scatter(1, seen[:, None], 1.1).scatter(1, ((seen + 1) % 4)[:, None], 0.05)
     eta += 1e-3 * torch.randn(eta.shape, generator=torch.Generator().manual_seed(0))
     outputs = (eta - 0.25) * 4 / 0.75**0.5
-    monkeypatch.setattr(measures, "_outputs", lambda net: outputs)
+    monkeypatch.setattr(measures, "_outputs", lambda net, notes: outputs)
     data = SimpleNamespace(test=SimpleNamespace(y=labels))
     net = networks.Trained(nn.Identity(), None, loss, data, {}, "")
     found = measures.more_readings(net, {}, 0, measures.Notes(tmp_path))["readings"]

@@ -118,6 +118,8 @@ def test_a_network_of_ones_own(tmp_path, monkeypatch):
         "def nothing(shape, outputs):\n    nn.Flatten()\n"
         "def narrow(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(63, outputs))\n"
         "def alone(shape):\n    return nn.Flatten()\n"
+        "def frozen(shape, outputs):\n    return build(shape, outputs).requires_grad_(False)\n"
+        "def lazy(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.LazyLinear(outputs))\n"
     )
     data = load("digits")
     spec = ingredients.network_spec("own_net:build", data)
@@ -127,6 +129,8 @@ def test_a_network_of_ones_own(tmp_path, monkeypatch):
     for name, message in {
         "nothing": r"expected own_net:nothing to return an nn.Module, got NoneType; .*function\(shape, outputs\)",
         "narrow": r"own_net:narrow failed on inputs of shape \(2, 1, 8, 8\): RuntimeError: mat1 and mat2",
+        "frozen": r"expected own_net:frozen to have parameters to train, got none",
+        "lazy": r"expected own_net:lazy to return .* got '1.weight' uninitialised; run network\(torch.zeros\(2, \*shape\)\)",
         "alone": r"own_net:alone\(\(1, 8, 8\), 10\) failed: TypeError: .* takes 1 positional argument but 2 were given",
     }.items():
         with pytest.raises(ValueError, match=message):

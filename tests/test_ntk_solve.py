@@ -124,6 +124,20 @@ def test_leave_one_out_is_leaving_one_out():
         torch.testing.assert_close(by_factor[i], expected, atol=1e-10, rtol=0)
 
 
+@pytest.mark.parametrize("outputs", [None, 1, 7])
+def test_leave_one_out_of_a_path_is_that_of_every_mu(outputs):
+    x, _ = problem(n=30)
+    y = torch.randn(30, *([] if outputs is None else [outputs]), generator=torch.Generator().manual_seed(0))
+    spectral, mus = Spectral.of(x, y), [1e-3, 0.1, 1.0, 5.0, 30.0]  # with seven outputs in groups of two
+    path = spectral.leave_one_out_path(mus)
+    assert [part.shape for part in path] == [y.shape] * 5
+    for mu, part in zip(mus, path, strict=True):
+        torch.testing.assert_close(part, spectral.leave_one_out(mu), atol=1e-10, rtol=0)
+    repeated = torch.cat([x, x])
+    with pytest.raises(ValueError, match="expected lambda > 0 for a singular kernel matrix"):
+        Spectral.of(repeated, torch.cat([y, y])).leave_one_out_path([1.0, 0.0])
+
+
 @pytest.mark.parametrize("kernel", KERNELS, ids=repr)
 def test_repeated_points_need_a_penalty(kernel):
     x, y = problem(n=50)

@@ -53,13 +53,15 @@ def test_rows_are_cells_and_their_readings(filled):
     assert {c.key for c in columns_of(rows, Header("compare", "x"))} >= {"accuracy", "ece", "temperature", "lr"}
 
 
-def test_results_of_other_settings_stay_out(filled):
+def test_results_of_other_settings_stay_out_and_are_counted(filled):
     store, header = filled
+    assert not any("Not shown" in line for line in gather(store.folder)[0].cautions)
     stale = Cell("ce", {"task": "test", "loss": "ce", "epochs": 1})
     store.write("compare", Result(Job(stale, 0), {"accuracy": 0.1}))
     rows = rows_of(store.records(), header)
     assert rows[0].summary("accuracy").mean > 0.9
-    assert len(gather(store.folder)[0].records) == 6
+    (found,) = gather(store.folder)
+    assert len(found.records) == 6 and any("Not shown: 1 result of other settings" in line for line in found.cautions)
 
 
 def test_results_of_cells_that_were_not_asked_for_stay_out_and_hide_no_missing_one(filled):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 FORMAT = 1
 CONFIG = "classifier.json"
@@ -113,6 +114,12 @@ def read_tensors(directory: Path, config: dict[str, Any]) -> dict[str, Tensor]:
 def restore(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> None:
     """Put the tensors into the module, whose own take the dtypes of the file; on any mismatch raise and change nothing."""
     own = module.state_dict(keep_vars=True)
+    lazy = [name for name, tensor in own.items() if is_lazy(tensor)]
+    if lazy:
+        raise ValueError(
+            f"expected a network that knows its shapes, got {', '.join(lazy[:_SHOWN])}{_more(lazy)} uninitialised; "
+            "run the network once, on inputs as when it was saved, before it is loaded"
+        )
     _compare(own, tensors, origin)
     for name, tensor in own.items():
         if tensor.dtype != tensors[name].dtype:

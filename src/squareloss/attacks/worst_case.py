@@ -120,6 +120,7 @@ def normalised_ce(sharpness: float) -> Objective:
 
 
 def _normalised_ce(scores: Tensor, labels: Tensor, sharpness: float) -> Tensor:
+    scores = scores * (1e15 / scores.detach().abs().amax(1, keepdim=True).clamp_min(1e15))  # squares of larger ones overflow
     length = (scores - scores.mean(1, keepdim=True)).detach().square().sum(1, keepdim=True).sqrt()
     return ce(scores * (sharpness / length.clamp_min(1e-12)), labels)
 

@@ -66,6 +66,7 @@ def attack(
     x = data.test.x[:points].float() / 255
     y = _labels(classifier, data, _scores(classifier, data))[:points]
     coding = classifier.link if isinstance(classifier.link, Coding) else None
+    _check_eta(attacks, classifier)
     mark = fingerprint(classifier, x, y, f"{classifier.link} {norm} {seed} {device}")[:12]
     kept = None if out is None or is_stream(out) else out.with_suffix(".parts") / mark
     with nullcontext() if out is None else explained(f"write {out}"):  # parts first: at once, if they can't be
@@ -120,6 +121,16 @@ def _check_model(model: str | None, saved: dict[str, Any]) -> None:
         )
     if model is not None and ":" not in model:
         raise ValueError(f"expected --model to be package.module:function, got {model!r}; built-in networks need none")
+
+
+def _check_eta(attacks: Sequence[str], classifier: Classifier) -> None:
+    """Raise if an attack is to see eta of a classifier that has none."""
+    name = next((name for name in attacks if name.endswith("@eta")), None)
+    if name is not None and not isinstance(classifier.link, Coding):
+        raise ValueError(
+            f"expected @eta with a classifier trained by a square loss, which estimates eta, got {name} with one whose link is "
+            f"{classifier.link}; pass --attacks with {name.removesuffix('@eta')}"
+        )
 
 
 def _scores(classifier: Classifier, data: Dataset) -> int:

@@ -189,7 +189,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             spectral = Spectral.of(points, codes, kernel, memory_gb=self.memory_gb, progress=self.verbose)
             mus = mus or spectral.eigen.grid()
-            left_out, mu = self._choose(mus, [spectral.leave_one_out(mu) for mu in mus], codes, labels)
+            left_out, mu = self._choose(mus, spectral.leave_one_out_path(mus), codes, labels)
             self.solution_ = spectral.ridge(mu)
         return self._probability_map(left_out, labels, labels)
 

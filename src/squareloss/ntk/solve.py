@@ -165,6 +165,14 @@ class Spectral:
         """What the fit without sample i predicts for it, in the shape of y."""
         return self.eigen.leave_one_out(mu).view(self.shape)
 
+    def leave_one_out_path(self, mus: Sequence[float]) -> list[Tensor]:
+        """`leave_one_out` at every mu: some at once, in half the memory of H each, which is several times as fast."""
+        for mu in mus:
+            self.eigen.check_regular(mu)
+        group = max(1, len(self.points) // (2 * self.eigen.targets.shape[1]))
+        parts = [self.eigen.leave_one_out_path(mus[first : first + group]) for first in range(0, len(mus), group)]
+        return [left_out.view(self.shape) for part in parts for left_out in part]
+
 
 def problem(x: Tensor, y: Tensor, kernel: Kernel | None) -> tuple[Tensor, Tensor, Kernel]:
     """Points on the sphere, targets (n, K) in float64, and the kernel; or an error that says what is wrong."""

@@ -28,16 +28,19 @@ def read_digits(plan: SplitPlan) -> Dataset:
 def read_npz(path: Path, plan: SplitPlan) -> Dataset:
     """A .npz with arrays x, y, or x_train, y_train and perhaps x_test, y_test. Pickled objects in it are refused.
 
-    x is a table (n, D) of numbers, or images as bytes: (n, H, W), (n, C, H, W) or (n, H, W, C) with 1 or 3 channels.
+    x is a table (n, D) of numbers, or images as bytes: (n, H, W), (n, C, H, W) or (n, H, W, C) with 1 or 3 channels. Without
+    x and x_train, capitals do not count: X and y do, too.
     """
-    arrays = _load(path)
+    arrays = found = _load(path)
+    if not {"x", "x_train"} & found.keys():
+        arrays = {name.lower(): array for name, array in found.items()} | found
     suffix = "" if "x" in arrays else "_train"
     names = [f"x{suffix}", f"y{suffix}"] + (["x_test", "y_test"] if suffix and "x_test" in arrays else [])
     absent = [name for name in names if name not in arrays]
     if absent:
         raise ValueError(
             f"{path}: expected arrays x and y, or x_train and y_train (and x_test, y_test), "
-            f"got {', '.join(arrays) or 'none'}; {absent[0]} is missing"
+            f"got {', '.join(found) or 'none'}; {absent[0]} is missing"
         )
     labels = [_labels(arrays[name], f"{path}, {name}") for name in names[1::2]]
     y, classes = encode_labels(np.concatenate(labels), f"{path}, {names[1]}")
@@ -92,7 +95,7 @@ def _check_columns(tables: list[Array], what: str) -> None:
     if len({x.shape[1:] for x in tables}) > 1 or all(np.can_cast(x.dtype, np.float32) for x in tables):
         return  # what has two shapes is refused later
     for number, columns in enumerate(zip(*(x.T for x in tables), strict=True)):
-        check_told_apart(np.concatenate(columns).astype(np.float64), f"{what}, column {number}")
+        check_told_apart(np.concatenate(columns), f"{what}, column {number}")
 
 
 def _channel_first(x: Array, what: str) -> Array:

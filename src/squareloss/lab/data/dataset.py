@@ -214,11 +214,14 @@ def encode_labels(values: np.ndarray[Any, Any], what: str) -> tuple[Tensor, tupl
 
 def check_told_apart(column: np.ndarray[Any, Any], what: str) -> None:
     """Raise if float32 would round the numbers of a column (n,) by more than a tenth of their spread; one number may."""
-    varies = np.ptp(column) > 1e-14 * np.abs(column).max()  # 0.3 and 0.1 + 0.2 are one number
-    if varies and np.abs(column - column.astype(np.float32)).max() > 0.1 * column.std():
+    low, high, wide = column.min(), column.max(), column.astype(np.float64)  # large integers may be constant there
+    if column.dtype.kind == "f" and high - low <= 1e-14 * np.abs(wide).max():
+        return  # 0.3 and 0.1 + 0.2 are one number
+    if low < high and (wide.min() == wide.max() or np.abs(wide - wide.astype(np.float32)).max() > 0.1 * wide.std()):
+        shown = " to ".join(f"{value:.17g}" if isinstance(value, float) else str(value) for value in (low, high))
         raise ValueError(
-            f"{what}: expected numbers that float32 can tell apart, got {column.min():.17g} to {column.max():.17g}, which it "
-            "rounds by more than a tenth of their spread; subtract an offset or rescale them, or drop the column"
+            f"{what}: expected numbers that float32 can tell apart, got {shown}, which it rounds by more than a tenth of "
+            "their spread; subtract an offset or rescale them, or drop the column"
         )
 
 

@@ -150,6 +150,8 @@ def _encode(column: Any, name: str, train: npt.NDArray[np.int64], path: Path) ->
     if pa.types.is_dictionary(kind) or pa.types.is_boolean(kind):
         return _categorical(_decoded(column).cast(pa.string()), name, train, what)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        if pa.types.is_integer(kind):
+            check_told_apart(column.drop_null().to_numpy(), what)  # before float64 rounds them
         return _numeric(column.cast(pa.float64(), safe=False).to_numpy(), name, train, what)
     hint = "save the file as UTF-8" if pa.types.is_binary(kind) else "convert it to numbers or text, or drop it"
     raise ValueError(f"{what}: expected numbers, text or booleans, got {kind}; {hint}")

@@ -25,11 +25,12 @@ from squareloss.lab.runs.store import Record, Store, StoreError, explained, writ
 
 @dataclass(frozen=True)
 class StudyReport:
-    """One study as a report shows it."""
+    """One study as a report shows it; `others` are its results in the folder that the header does not ask for."""
 
     header: Header
     records: Sequence[Record]
     rows: Sequence[Row]
+    others: Sequence[Record]
 
     @cached_property
     def view(self) -> View:
@@ -82,6 +83,10 @@ class StudyReport:
         """What must be said with it: missing results first."""
         missing = len(self.header.seeds) * len(self.header.hashes) - len(self.records)
         lines = [f"{missing} of {missing + len(self.records)} jobs have no result yet."] if missing > 0 else []
+        if self.others:
+            last = max(self.others, key=lambda record: record.date)
+            count = f"{len(self.others)} result{'s' * (len(self.others) > 1)}"
+            lines.append(f"Not shown: {count} of other settings or seeds in this folder, the last of them by: {last.command}")
         return [*lines, *words.cautions(self.rows, self.header)]
 
     @property
@@ -95,9 +100,11 @@ def gather(folder: str | Path) -> list[StudyReport]:
     store = Store(folder, create=False)
     found = []
     for study in store.studies():
-        header = read(store, study)
-        if kept := asked_for(store.records(study), header):
-            found.append(StudyReport(header, kept, rows_of(kept, header)))
+        header, records = read(store, study), store.records(study)
+        if kept := asked_for(records, header):
+            shown = {record.path for record in kept}
+            others = [record for record in records if record.path not in shown]
+            found.append(StudyReport(header, kept, rows_of(kept, header), others))
     if not found:
         raise StoreError(
             f"expected results in {folder}, found none; run `squareloss compare` or `reproduce` with --out {folder}"
@@ -108,10 +115,13 @@ def gather(folder: str | Path) -> list[StudyReport]:
 def write(folder: str | Path, kind: str | None = None, output: str | Path | None = None) -> Path:
     """Write the report of a results folder and return its path: report.html (or .md, .tex, .csv) in the folder by default.
 
-    Without a format it is the one that the output's name ends in, else html.
+    Without a format it is the one that the output's name ends in, and html if it has no ending, as /dev/stdout.
     """
-    named = Path(output or "").suffix.removeprefix(".")
-    kind = choose("format", kind or (named if named in FORMATS else "html"), FORMATS)
+    ending = Path(output or "").suffix.removeprefix(".").lower()
+    if kind is None and ending and ending not in FORMATS:
+        known = ", ".join(f".{name}" for name in FORMATS)
+        raise ValueError(f"expected the output to end in one of {known}, got {output}; rename it, or pass --format")
+    kind = choose("format", kind or ending or "html", FORMATS)
     path = Path(folder) / f"report.{kind}" if output is None else Path(output)
     text = FORMATS[kind](gather(folder))
     with explained(f"write {path}"):

@@ -189,8 +189,18 @@ def make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 @torch.no_grad()
-def outputs_of(network: nn.Module, x: Tensor, *, preprocess: nn.Module | None = None, batch: int = 1000) -> Tensor:
-    """Outputs (N, width) in float32 of samples (N, ...), bytes or floats, on the device of the network; in eval mode."""
+def outputs_of(
+    network: nn.Module,
+    x: Tensor,
+    *,
+    preprocess: nn.Module | None = None,
+    batch: int = 1000,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Tensor:
+    """Outputs (N, width) in float32 of samples (N, ...), bytes or floats, on the device of the network; in eval mode.
+
+    `progress` is called with the share that is done, after every batch.
+    """
     device, training = next(network.parameters()).device, network.training
     network.eval()
     parts = []
@@ -198,6 +208,7 @@ def outputs_of(network: nn.Module, x: Tensor, *, preprocess: nn.Module | None = 
         moved = part.to(device)
         moved = moved.float() / 255 if part.dtype == torch.uint8 else moved
         parts.append(network(moved if preprocess is None else preprocess(moved)).float())
+        progress(min(1.0, len(parts) * batch / len(x)))
     network.train(training)
     return torch.cat(parts)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from squareloss import models
 from squareloss.codings import OneHot
@@ -167,6 +168,12 @@ def _own(name: str, shape: tuple[int, ...], outputs: int) -> nn.Module:
         network = function(shape, outputs)
     if not isinstance(network, nn.Module):
         raise ValueError(f"expected {name} to return an nn.Module, got {type(network).__name__}; {_CALLED}")
+    lazy = next((place for place, parameter in network.named_parameters() if is_lazy(parameter)), None)
+    if lazy is not None:
+        raise ValueError(
+            f"expected {name} to return a network with all its parameters, got {lazy!r} uninitialised; "
+            "run network(torch.zeros(2, *shape)) before returning it"
+        )
     return network
 
 
@@ -182,6 +189,8 @@ def check_network(spec: dict[str, Any], data: Dataset) -> int:
             f"expected {name} to give outputs (2, {data.num_classes}) for inputs {inputs}, "
             f"got {shape or type(found).__name__}; {_CALLED}"
         )
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise ValueError(f"expected {name} to have parameters to train, got none with requires_grad; {_CALLED}")
     return sum(p.numel() for p in network.parameters())
 
 

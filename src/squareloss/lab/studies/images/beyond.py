@@ -23,14 +23,14 @@ Json = dict[str, Any]
 def collapse_and_outside(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
     """Neural collapse on the training images, and how well other images are told from the test images."""
     notes.total = 2
-    nc = notes.once("collapse", lambda: _collapse(net))
+    nc = notes.once("collapse", lambda: _collapse(net, notes))
     ood = notes.once("outside", lambda: _outside(net, settings["outside"]))
     timings = {"collapse": nc["seconds"], "outside": ood["seconds"]}
     return {key: value for part in (nc, ood) for key, value in part.items() if key != "seconds"} | {"timings": timings}
 
 
-def _collapse(net: Trained) -> Json:
-    features = outputs_of(_Features(net.network), net.data.train.x, preprocess=net.model.preprocess)
+def _collapse(net: Trained, notes: Notes) -> Json:
+    features = outputs_of(_Features(net.network), net.data.train.x, preprocess=net.model.preprocess, progress=notes.part)
     linear = net.network.linear
     assert isinstance(linear, nn.Linear)
     with torch.no_grad():

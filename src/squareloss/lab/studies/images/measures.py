@@ -59,35 +59,40 @@ class Notes:
             found = find()
             self.found[name] = {**found, "seconds": round(time.perf_counter() - began, 3)}
             write_atomically(self.path, json.dumps(self.found).encode())
-        self.report(min(1.0, len(self.found) / self.total))
+        self.part(0.0)
         return self.found[name]
+
+    def part(self, share: float) -> None:
+        """Report that of what is being found, beyond what was found, a share is done."""
+        self.report(min(1.0, (len(self.found) + share) / self.total))
 
 
 def clean(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
     """Accuracy, calibration as trained and after a temperature, and accuracy under noise, on the whole test set."""
-    notes.total = 2
-    read = notes.once("readings", lambda: _readings(net))
-    noise = notes.once("noise", lambda: _noise(net, settings["noise"], seed))
+    notes.total = 1 + len(settings["noise"])
+    read = notes.once("readings", lambda: _readings(net, notes))
+    noise = [notes.once(f"noise {std:g}", partial(_noise, net, std, seed)) for std in settings["noise"]]
+    under = [one["accuracy"] for one in noise]
     curve = net.facts["curve"]
     return {
         "accuracy": read["accuracy"],
         "train_accuracy": rounded(curve[-1]["train_accuracy"]),
         "temperature": read["temperature"],
         "readings": read["readings"],
-        "noise": {"std": settings["noise"], "accuracy": noise["accuracy"]},
-        **{f"noise_{std:g}": value for std, value in zip(settings["noise"], noise["accuracy"], strict=True)},
+        "noise": {"std": settings["noise"], "accuracy": under},
+        **{f"noise_{std:g}": value for std, value in zip(settings["noise"], under, strict=True)},
         "curve": thinned(curve, most=50, digits=6),
         "side_by_side": net.facts["side_by_side"],
         "timings": {
             **{name: rounded(net.facts[key]) for name, key in (("training", "seconds"), ("training_wall", "wall"))},
             "calibration": read["seconds"],
-            "noise": noise["seconds"],
+            "noise": round(sum(one["seconds"] for one in noise), 3),
         },
     }
 
 
-def _readings(net: Trained) -> Json:
-    outputs, labels = _outputs(net), net.data.test.y
+def _readings(net: Trained, notes: Notes) -> Json:
+    outputs, labels = _outputs(net, notes), net.data.test.y
     fit = lambda rows: fit_temperature(net.loss, outputs[rows], labels[rows])[0]
     softened, fitted = crossed(net.loss.link.scores(outputs), labels, fit)
     own = _reading(net.loss.probabilities(outputs), labels)
@@ -101,7 +106,7 @@ def _readings(net: Trained) -> Json:
 
 def more_readings(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
     """Calibration if eta is clipped and renormalised instead of projected, by `Asinh`, and by isotonic regression."""
-    outputs, labels = _outputs(net), net.data.test.y
+    outputs, labels = _outputs(net, notes), net.data.test.y
     scores = net.loss.link.scores(outputs)
     found = {}
     for name, kind in {"asinh": Asinh, "isotonic": Isotonic}.items():
@@ -112,8 +117,8 @@ def more_readings(net: Trained, settings: Mapping[str, Any], seed: int, notes: N
     return {"readings": found}
 
 
-def _outputs(net: Trained) -> Tensor:
-    return outputs_of(net.network, net.data.test.x, preprocess=net.model.preprocess).cpu()
+def _outputs(net: Trained, notes: Notes) -> Tensor:
+    return outputs_of(net.network, net.data.test.x, preprocess=net.model.preprocess, progress=notes.part).cpu()
 
 
 def crossed(scores: Tensor, labels: Tensor, fit: Callable[[Tensor], Calibrator]) -> tuple[Tensor, list[Calibrator]]:
@@ -139,9 +144,9 @@ def _reading(probabilities: Tensor, labels: Tensor) -> Json:
     }
 
 
-def _noise(net: Trained, stds: Sequence[float], seed: int) -> Json:
+def _noise(net: Trained, std: float, seed: int) -> Json:
     x, y = points(net)
-    return {"accuracy": gaussian_noise(net.model, x, y, stds, channel_std=net.data.std, seed=seed).accuracy}
+    return {"accuracy": gaussian_noise(net.model, x, y, std, channel_std=net.data.std, seed=seed).accuracy[0]}
 
 
 def by_loss(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
