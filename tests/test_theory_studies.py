@@ -281,6 +281,28 @@ def test_one_point_has_no_slope():
     assert _rates.panel("p", [], "n", "error") == []
 
 
+@pytest.mark.parametrize("exponential", [False, True])
+def test_dashes_have_the_slope_of_the_bound(exponential):
+    """Of a series that has it, they are its line; else they leave it at the first point, or come to it at the last."""
+    x = [10.0, 20.0, 30.0] if exponential else [10.0, 40.0, 160.0]
+    law = [[math.exp(-0.1 * place) if exponential else place**-0.5] for place in x]
+    rate = -0.1 if exponential else -0.5
+
+    def drawn(bound, through):
+        (panel,) = _rates.panel("", [Series("a", x, law, bound)], "n", "e", exponential=exponential, through=through)
+        dots = [[*map(float, at)] for at in re.findall(r'class="dot c0" cx="([\d.]+)" cy="([\d.]+)"', panel.svg)]
+        ((*ends,),) = re.findall(r'class="guide" x1="([\d.]+)" y1="([\d.]+)" x2="([\d.]+)" y2="([\d.]+)"', panel.svg)
+        return np.array(dots), np.array([*map(float, ends)]).reshape(2, 2)
+
+    for through in (0, -1):
+        dots, ends = drawn(rate, through)
+        assert np.ptp(np.diff(dots, axis=0), axis=0).max() < 0.3, "on such axes the law is a line"
+        assert ends.tolist() == dots[[0, -1]].tolist()
+        dots, ends = drawn(2 * rate, through)
+        assert ends[through].tolist() == dots[through].tolist() and ends[:, 0].tolist() == dots[[0, -1], 0].tolist()
+        assert np.diff(ends[:, 1]) == pytest.approx(2 * (dots[-1, 1] - dots[0, 1]), abs=0.5)
+
+
 def test_the_last_half_is_of_places_not_of_seeds():
     """Two seeds at each n: the last half has two n, as with one seed."""
     n = [100.0, 200.0, 400.0, 800.0]
