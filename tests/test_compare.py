@@ -13,6 +13,7 @@ import torch
 from squareloss import metrics
 from squareloss.calibrators import Asinh
 from squareloss.lab.data import load
+from squareloss.lab.data.dataset import drawn
 from squareloss.lab.runs import Context, Job, Result, Store
 from squareloss.lab.runs.execute import execute
 from squareloss.lab.studies.common import fit_temperature, thinned
@@ -71,6 +72,8 @@ def test_what_is_measured_agrees_with_itself(trained, name):
     outputs = outputs_of(network, data.test.x, preprocess=measure.Standardize(data.mean, data.std))
     accuracy = float((loss.link.predict(outputs) == data.test.y).double().mean())
     assert result["accuracy"] == pytest.approx(accuracy)
+    rows = drawn(data.test.n, 60)
+    assert result["attacks"]["clean"] == float((loss.link.predict(outputs) == data.test.y)[rows].double().mean())
     assert result["noise"]["accuracy"][0] == pytest.approx(accuracy)  # noise of 1e-6 changes nothing
     softened = torch.softmax(loss.link.scores(outputs).double() / result["temperature"], 1)
     assert result["nll_temperature"] == pytest.approx(float(metrics.nll(softened, data.test.y)), rel=1e-5)
@@ -105,9 +108,9 @@ def test_the_worst_case_is_the_worst(trained, name):
 def test_replicates_scatter_about_the_value_and_are_of_the_same_draws(trained):
     ce, simplex = (trained[1][name][2] for name in ("ce", "simplex"))
     for key in ("accuracy", "nll_temperature", "robust_0.02", "noise_0.5"):
-        drawn = np.array(ce["replicates"][key])
-        assert len(drawn) == measure.REPLICATES
-        assert abs(drawn.mean() - ce[key]) < 4 * drawn.std() / math.sqrt(len(drawn)) + 1e-6
+        means = np.array(ce["replicates"][key])
+        assert len(means) == measure.REPLICATES
+        assert abs(means.mean() - ce[key]) < 4 * means.std() / math.sqrt(len(means)) + 1e-6
     together = np.corrcoef(ce["replicates"]["accuracy"], simplex["replicates"]["accuracy"])[0, 1]
     assert together > 0.3  # the points that are hard for one are hard for the other
 

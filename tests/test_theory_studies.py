@@ -297,6 +297,7 @@ def test_dashes_have_the_slope_of_the_bound(exponential):
     for through in (0, -1):
         dots, ends = drawn(rate, through)
         assert np.ptp(np.diff(dots, axis=0), axis=0).max() < 0.3, "on such axes the law is a line"
+        assert (np.abs(dots[-1] - dots[0]) > [250, 150]).all(), "across the whole plot"
         assert ends.tolist() == dots[[0, -1]].tolist()
         dots, ends = drawn(2 * rate, through)
         assert ends[through].tolist() == dots[through].tolist() and ends[:, 0].tolist() == dots[[0, -1], 0].tolist()
