@@ -321,6 +321,7 @@ def test_device_and_workers_fit_the_machine(monkeypatch):
     assert engines_module.default_workers(2, 0) == engines_module.default_workers(2, 1, "cpu") == 4, "no GPU is asked for"
     assert engines_module._device(task, None, 3) == "cuda:1" and engines_module._device(task, "cpu", 3) == "cpu"
     assert engines_module._device(engines_module.Task(0, None), None, 0) == "cpu"
+    assert engines_module._device(engines_module.Task(0, None), "cuda", 3) == "cuda:1", "GPUs are dealt out"
 
 
 # ---- chunks ----------------------------------------------------------------------------------------------------------
