@@ -61,3 +61,10 @@ def test_chains_are_lines_that_can_be_drawn():
     again = fields.unpack_lines(fields.pack_lines(lines, 1.5), 1.5)
     assert [len(line) for line in again] == [len(line) for line in lines]
     assert np.abs(np.concatenate(again) - np.concatenate(lines)).max() < 0.002
+
+
+def test_corners_stay_and_points_between_them_go():
+    path = [(0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (1.0, 1.0), (1.0, 3.0), (0.0, 3.0)]
+    (line,) = boundary.chains(torch.tensor([*pairwise(path)]), 0.01)
+    assert line in ([path[i] for i in (0, 2, 4, 5)], [path[i] for i in (5, 4, 2, 0)])
+    assert boundary.chains(torch.tensor([*pairwise(path[1:4])]), 0.01) == [path[1:4]]
