@@ -80,6 +80,7 @@ def test_what_the_seeds_do_not_tell_is_not_told():
         "0.0130 against 0.0250, 0.52 of it",
         image_claims.NOT_BY_MEANS,
     )
+    assert told["ECE: SL below CE"][0].startswith("-0.0120 [")
     assert told["AutoAttack at 2/255: SL above CE"] == ("+1.00 (one seed)", image_claims.BY_MEANS)
     assert told["attacks at 2/255: L1, softmax_probability, is the best"][1] == image_claims.BY_MEANS
     assert told["attacks at 2/255: angle far better than square loss"][1] == image_claims.BY_MEANS
@@ -121,7 +122,7 @@ def test_means_beside_a_difference_are_over_its_seeds():
 def test_a_network_without_a_measure_is_neither_in_its_table_nor_in_the_figure():
     some, clean, none = (
         net("n-d-some", accuracy=[0.9, 0.8], pgd_2=[0.3, 0.1]),
-        net("n-d-clean", accuracy=[0.9] * 2),
+        net("n-d-clean", full=False, accuracy=[0.9] * 2),
         net("n-d-no"),
     )
     assert [row[2].text for row in images.noise([some, clean, none]).rows] == ["some", "clean"]
@@ -157,16 +158,21 @@ def test_the_cells_of_a_network_come_together_by_recipe_and_seed(tmp_path):
     write("beyond_paper", beyond, 0, {"weights": "a", "readings": {"+asinh": {"ece": 0.05}}}, "done", 2.0)
     write("beyond_paper", other, 0, {"weights": "b", "transfer_2": 0.6}, "done", 3.0)
     write("table1", clean, 1, {"diverged": {"epoch": 4}}, "diverged")
+    write("table1", clean, 2, {}, "diverged")
+    part = Cell(clean.name, {**clean.spec, "data": {**clean.spec["data"], "train": 5000}})
+    write("table1", part, 0, {"accuracy": 0.7, "weights": "d"})
     write("table1", shorter, 0, {"accuracy": 0.8, "weights": "c"})
-    full, fast = image_rows.nets(Store(tmp_path).records())
-    assert full.full and not fast.full and full.line == fast.line == "resnet18-cifar10-SL"
+    full, part, fast = image_rows.nets(Store(tmp_path).records())
+    assert full.full and not fast.full and full.line == fast.line == part.line == "resnet18-cifar10-SL"
+    assert not part.full and "5000" in part.stands_in and not fast.stands_in, "a part of the data stands in for all of them"
     assert full.by_seed("accuracy") == {0: 0.9} and fast.by_seed("accuracy") == {0: 0.8}
     assert full.by_seed("ece") == {0: 0.1} and full.by_seed("ece+asinh") == {0: 0.05}
     assert full.by_seed("transfer_2_CE") == {0: 0.6}, "by the network that the examples were made on"
-    assert full.diverged == {1: {"epoch": 4}} and not fast.diverged
+    assert full.diverged == {1: {"epoch": 4}, 2: {}} and not fast.diverged
     assert full.seconds == {"clean": {0: 7.0}, "beyond": {0: 2.0}, "from-CE": {0: 3.0}}
     said = images.cautions([full])
-    assert sum("diverged at epoch 4" in line for line in said) == 1
+    assert sum("seed 1: diverged at epoch 4" in line for line in said) == 1
+    assert sum("seed 2: diverged" in line for line in said) == 1
     assert sum("at seed 0 are of networks trained more than once" in line for line in said) == 1
 
 

@@ -86,6 +86,14 @@ def test_claims_are_judged_by_the_paired_interval():
     assert verdict(shared.lower("", "", a, b, margin=0.01)) == shared.FAILS
 
 
+def test_claims_are_counted_and_those_that_fail_are_named():
+    words = [shared.HOLDS, shared.OPEN, shared.FAILS, shared.HOLDS, shared.HOLDS]
+    told = shared.tally([shared.claim(f"claim {'abcde'[i]}", "", "", math.nan, word) for i, word in enumerate(words)])
+    assert [int(number) for number in re.findall(r"\d+", told)] == [5, 3, 1, 1] and re.findall("claim [a-e]", told) == [
+        "claim c"
+    ]
+
+
 def test_spreads_are_judged_by_the_paired_test():
     rng = np.random.default_rng(0)
     narrow, wide = list(rng.normal(0, 1, 40)), list(rng.normal(0, 3, 40))
@@ -111,8 +119,10 @@ def test_the_best_mu_is_judged_against_the_paper():
 @pytest.mark.parametrize(("log", "from_zero"), [(False, True), (False, False), (True, True)])
 def test_bars_against_mu_are_means_and_spreads(log, from_zero):
     values = {0.0: [0.2, 0.3, 0.25], 0.1: [0.4, 0.44, 0.48], 1.0: [0.9, 1.1, 1.3]}
-    cells = shared.Cells.of([record("SL", mu, a=found) for mu, found in values.items()])
+    cells = shared.Cells.of([*(record("SL", mu, a=found) for mu, found in values.items()), record("CE", 0.1, a=[0.5, 0.6])])
     svg = shared.by_mu(cells, "a", "", "", log=log, from_zero=from_zero).svg
+    assert svg.count('<circle class="dot c1"') == 1, "one loss has one mu alone"
+    assert "<circle" not in shared.by_mu(cells, "other", "", "", log=log, from_zero=from_zero).svg
     dots = [float(y) for y in re.findall(r'<circle class="dot c0" cx="[\d.]+" cy="([\d.]+)"', svg)]
     bars = [[*map(float, ends)] for ends in re.findall(r'<path class="line c0" d="M[\d.]+ ([\d.]+)V([\d.]+)M', svg)]
     scale = np.log if log else np.asarray

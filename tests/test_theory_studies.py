@@ -291,6 +291,8 @@ def test_dashes_have_the_slope_of_the_bound(exponential):
     def drawn(bound, through):
         (panel,) = _rates.panel("", [Series("a", x, law, bound)], "n", "e", exponential=exponential, through=through)
         dots = [[*map(float, at)] for at in re.findall(r'class="dot c0" cx="([\d.]+)" cy="([\d.]+)"', panel.svg)]
+        (line,) = re.findall(r'<polyline[^>]* points="([^"]+)"', panel.svg)
+        assert [[*map(float, at.split(","))] for at in line.split()] == dots
         ((*ends,),) = re.findall(r'class="guide" x1="([\d.]+)" y1="([\d.]+)" x2="([\d.]+)" y2="([\d.]+)"', panel.svg)
         return np.array(dots), np.array([*map(float, ends)]).reshape(2, 2)
 
