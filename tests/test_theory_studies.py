@@ -11,7 +11,7 @@ from scipy import stats
 
 from squareloss.lab import report
 from squareloss.lab.report.views import _rates, noise_injection, view
-from squareloss.lab.report.views._rates import Series, failing, late, near, slope, table, tally, verdict
+from squareloss.lab.report.views._rates import Series, Slope, failing, late, near, slope, table, tally, verdict
 from squareloss.lab.runs import Store
 from squareloss.lab.runs.execute import execute
 from squareloss.lab.studies import get
@@ -258,6 +258,27 @@ def test_slopes_and_their_intervals():
     assert slope(exact, exponential=True).value == pytest.approx(-0.01) and slope(exact).low is None
     with_zero = Series("c", n, [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0] * 4, [0.0] * 4])
     assert slope(with_zero).value == pytest.approx(-1)
+
+
+def test_the_interval_of_means_with_standard_errors_is_that_of_a_normal_law(monkeypatch):
+    monkeypatch.setattr(_rates, "DRAWS", 20_000)
+    n, errors = np.array([100.0, 200.0, 400.0, 800.0]), np.array([0.001, 0.002, 0.0005, 0.003])
+    means = n**-0.5
+    known = Series("a", list(n), [[m] for m in means], -0.5, list(errors * means))
+    found = slope(known)
+    across = np.log(n) - np.log(n).mean()
+    half = 1.96 * np.linalg.norm(across / (across @ across) * errors)  # of a sum of independent logarithms
+    assert (found.value - found.low, found.high - found.value) == pytest.approx((half, half), rel=0.05)
+    (panel,) = _rates.panel("", [known], "n", "e")
+    assert len(re.findall(r'<path class="line c0" d="M', panel.svg)) == 4
+
+
+def test_a_law_is_in_the_interval_or_not():
+    found = Slope(-0.5, -0.6, -0.4)
+    assert [near(found, law)[0] for law in (-0.59, -0.41, -0.61, -0.39)] == 2 * ["in the interval"] + 2 * [
+        "outside the interval"
+    ]
+    assert near(Slope(-0.5), -0.6)[0] == "off by +0.100"
 
 
 def test_a_slope_that_changes_is_told():
