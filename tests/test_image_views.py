@@ -170,6 +170,7 @@ def test_the_cells_of_a_network_come_together_by_recipe_and_seed(tmp_path):
     assert full.by_seed("transfer_2_CE") == {0: 0.6}, "by the network that the examples were made on"
     assert full.diverged == {1: {"epoch": 4}, 2: {}} and not fast.diverged
     assert full.seconds == {"clean": {0: 7.0}, "beyond": {0: 2.0}, "from-CE": {0: 3.0}}
+    assert "90.00" in [entry.text for row in images.noise([full]).rows for entry in row], "other seeds stand where one diverged"
     said = images.cautions([full])
     assert sum("seed 1: diverged at epoch 4" in line for line in said) == 1
     assert sum("seed 2: diverged" in line for line in said) == 1
