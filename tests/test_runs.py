@@ -176,6 +176,7 @@ def test_a_damaged_result_is_moved_aside_and_done_again(toy, tmp_path):
     job = Job(study.cells("smoke")[1], 0)
     path = store.path("toy", job)
     path.write_text(path.read_text()[:80])
+    assert schedule.Schedule(study, store, notes).plan([job]) == [job] and path.exists(), "without its lease it stays"
     outcome = execute(study, "smoke", [0], store, progress=notes)
     assert (
         outcome.new == 1 and squares(outcome) == expected(2, [0]) and study.attempts() == {"cell0/seed0": 1, "cell1/seed0": 2}
