@@ -210,6 +210,30 @@ def test_the_worst_case_transfers_from_another_network(net, points):
         attacks.worst_case(net, x, y, 0.15, surrogate=cnn(classes=12).eval(), report=False)
 
 
+class Sure(nn.Module):
+    """The same gradients, but never fooled about one class."""
+
+    def __init__(self, model: nn.Module, label: int) -> None:
+        super().__init__()
+        self.model, self.label = model, label
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.model(x)
+        return scores + 100.0 * nn.functional.one_hot(torch.tensor(self.label), scores.shape[1])
+
+
+def test_transferred_examples_are_judged_by_the_network_attacked(points):
+    model, label = trained("normal"), int(points[1].mode().values)
+    x, y = (t[points[1] == label] for t in points)
+    sure, goal = worst_case.prepare(Sure(model, label).eval(), x, y), attacks.losses.objective("margin")
+    rounds = worst_case.TransferRound(sure, goal, 10), worst_case.APGDRound(goal, 10, attack="transfer")
+    there, here = (RUN.attack(model, x, y, 0.1, lambda _, r=r: ([RUN.Stage("one", (r,))], []), {}) for r in rounds)
+    assert 0 < int(here.broken.sum()) < len(x)
+    assert torch.equal(there.broken, here.broken) and torch.equal(there.step, here.step)
+    stood = ~there.broken
+    assert set((there.forwards - here.forwards)[stood].tolist()) == {11}, "each try is looked at by both networks"
+
+
 class Scaled(nn.Module):
     def __init__(self, model: nn.Module, factor: float) -> None:
         super().__init__()

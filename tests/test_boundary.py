@@ -1,6 +1,7 @@
 """Decision boundaries as segments, distances to them, and chains that can be drawn."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -47,13 +48,23 @@ def test_no_boundary_is_as_far_as_can_be():
 
 def test_chains_are_lines_that_can_be_drawn():
     two = lambda x: torch.minimum((x - 0.7).norm(dim=-1) - 0.4, (x + 0.7).norm(dim=-1) - 0.5)
-    lines = boundary.chains(traced(two), 0.004)
+    found = traced(two)
+    lines = boundary.chains(found, 0.004)
     assert len(lines) == 2 and all(line[0] == line[-1] for line in lines)  # two circles, closed
     assert all(len(line) < 60 for line in lines)
     for line in lines:
         dense = torch.tensor(line)
         middles = (dense[1:] + dense[:-1]) / 2
         assert two(middles).abs().max() < 0.006
+    drawn = torch.tensor([pair for line in lines for pair in pairwise(line)])
+    assert boundary.distances(found.view(-1, 2), drawn, 9.0).max() < 0.0041, "no part of it is left out"
     again = fields.unpack_lines(fields.pack_lines(lines, 1.5), 1.5)
     assert [len(line) for line in again] == [len(line) for line in lines]
     assert np.abs(np.concatenate(again) - np.concatenate(lines)).max() < 0.002
+
+
+def test_corners_stay_and_points_between_them_go():
+    path = [(0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (1.0, 1.0), (1.0, 3.0), (0.0, 3.0)]
+    (line,) = boundary.chains(torch.tensor([*pairwise(path)]), 0.01)
+    assert line in ([path[i] for i in (0, 2, 4, 5)], [path[i] for i in (5, 4, 2, 0)])
+    assert boundary.chains(torch.tensor([*pairwise(path[1:4])]), 0.01) == [path[1:4]]

@@ -3,7 +3,7 @@
 import math
 import sys
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,10 +13,12 @@ import torch
 from squareloss import metrics
 from squareloss.calibrators import Asinh
 from squareloss.lab.data import load
+from squareloss.lab.data.dataset import drawn
 from squareloss.lab.runs import Context, Job, Result, Store
 from squareloss.lab.runs.execute import execute
 from squareloss.lab.studies.common import fit_temperature, thinned
 from squareloss.lab.studies.compare import ingredients, measure
+from squareloss.lab.studies.compare import study as study_module
 from squareloss.lab.studies.compare.ingredients import LOSSES, Source
 from squareloss.lab.studies.compare.plan import plan, radius
 from squareloss.lab.studies.compare.study import Compare, default_folder
@@ -71,6 +73,8 @@ def test_what_is_measured_agrees_with_itself(trained, name):
     outputs = outputs_of(network, data.test.x, preprocess=measure.Standardize(data.mean, data.std))
     accuracy = float((loss.link.predict(outputs) == data.test.y).double().mean())
     assert result["accuracy"] == pytest.approx(accuracy)
+    rows = drawn(data.test.n, 60)
+    assert result["attacks"]["clean"] == float((loss.link.predict(outputs) == data.test.y)[rows].double().mean())
     assert result["noise"]["accuracy"][0] == pytest.approx(accuracy)  # noise of 1e-6 changes nothing
     softened = torch.softmax(loss.link.scores(outputs).double() / result["temperature"], 1)
     assert result["nll_temperature"] == pytest.approx(float(metrics.nll(softened, data.test.y)), rel=1e-5)
@@ -105,9 +109,9 @@ def test_the_worst_case_is_the_worst(trained, name):
 def test_replicates_scatter_about_the_value_and_are_of_the_same_draws(trained):
     ce, simplex = (trained[1][name][2] for name in ("ce", "simplex"))
     for key in ("accuracy", "nll_temperature", "robust_0.02", "noise_0.5"):
-        drawn = np.array(ce["replicates"][key])
-        assert len(drawn) == measure.REPLICATES
-        assert abs(drawn.mean() - ce[key]) < 4 * drawn.std() / math.sqrt(len(drawn)) + 1e-6
+        means = np.array(ce["replicates"][key])
+        assert len(means) == measure.REPLICATES
+        assert abs(means.mean() - ce[key]) < 4 * means.std() / math.sqrt(len(means)) + 1e-6
     together = np.corrcoef(ce["replicates"]["accuracy"], simplex["replicates"]["accuracy"])[0, 1]
     assert together > 0.3  # the points that are hard for one are hard for the other
 
@@ -143,6 +147,9 @@ def test_noise_and_moves_leave_categories_alone(tmp_path):
     reader.weight.data = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
     right = measure._noise(reader, LOSSES["ce"](2), measure.Standardize(data.mean, data.std), data, [0.0, 50.0], seed=0)
     assert 0 < right[0].mean() < 1 and torch.equal(right[0], right[1])
+    rows, scale = torch.arange(data.test.n), measure.Standardize(data.mean, data.std)
+    found = measure._distances(reader, LOSSES["ce"](2), scale, data, rows, seed=0)
+    assert set(found["distances"]["radius"]) == {0.0, math.inf}, "no move changes the colour"
 
 
 def test_the_worst_case_counts_what_any_attack_breaks(monkeypatch):
@@ -159,10 +166,10 @@ def test_the_worst_case_counts_what_any_attack_breaks(monkeypatch):
 
     monkeypatch.setattr(measure, "pgd", one)
     monkeypatch.setattr(measure, "worst_case", none)
-    preprocess, rows = measure.Standardize(data.mean, data.std), torch.arange(10)
-    found = measure._attacks(network, LOSSES["ce"](10), preprocess, data, rows, [0.1], 5, 0, lambda share: None)
+    preprocess, rows, heard = measure.Standardize(data.mean, data.std), torch.arange(10), []
+    found = measure._attacks(network, LOSSES["ce"](10), preprocess, data, rows, [0.1], 5, 0, heard.append)
     assert found["attacks"]["robust"] == {"ce": [0.9], "margin": [0.9], "angle": [0.9], measure.WORST: [0.7]}
-    assert found["robust_0.1"] == 0.7
+    assert found["robust_0.1"] == 0.7 and heard == [1.0]
 
 
 # --- the study
@@ -230,10 +237,14 @@ def test_files_of_one_name_have_folders_of_their_own(tmp_path, monkeypatch):
 def test_results_are_the_same_whatever_runs_beside(tmp_path):
     planned = tiny(csv_file(tmp_path), epochs=1)
     jobs = [Job(cell, 0) for cell in planned.study.cells("laptop")]
-    context = Context("cpu", tmp_path / "scratch")
+    heard = {}
+    context = Context(
+        "cpu", tmp_path / "scratch", lambda job, step, total, _: heard.setdefault(job.name, []).append(step / total)
+    )
     together = {r.job.name: r.metrics for r in planned.study.run(jobs, context)}
     alone = {r.job.name: r.metrics for job in jobs for r in planned.study.run([job], Context("cpu", tmp_path / "other"))}
     assert together == alone
+    assert all(0 < shares[0] <= shares[-1] <= 1 and shares == sorted(shares) for shares in heard.values()) and len(heard) == 2
 
 
 def test_losses_share_weights_batches_and_splits(tmp_path):
@@ -259,6 +270,39 @@ def test_a_learning_rate_that_diverges_is_not_chosen(tmp_path):
     none = tiny(path, lrs=[1e8], losses="simplex").study
     (result,) = none.run([Job(none.cells("laptop")[0], 0)], context)
     assert result.status == "diverged"
+
+
+def test_a_network_without_finite_outputs_is_not_chosen(tmp_path):
+    class Spiked(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x).index_fill(0, torch.tensor([0]), math.inf)
+
+    data = Source(str(csv_file(tmp_path)), "label").read(0)
+    for kind, usable in ((torch.nn.Linear, True), (Spiked, False)):
+        recipe = Recipe(epochs=1, batch_size=8, lr=0.1)
+        run = Run(kind(4, 2), LOSSES["ce"](2), recipe, 0, data.train.x, data.train.y, measure.Standardize(data.mean, data.std))
+        assert (study_module._validated(run, [], data)["accuracy"] is not None) is usable
+
+
+def test_results_are_found_again_by_what_they_depend_on(tmp_path):
+    """Not by where the data lie, how losses run side by side, or a learning rate that the grid replaces."""
+    study = tiny(csv_file(tmp_path)).study
+    hashes = lambda **changes: [cell.hash() for cell in replace(study, **changes).cells("laptop")]
+    same = {"together": True, "source": replace(study.source, data="elsewhere.csv"), "recipe": replace(study.recipe, lr=9.0)}
+    for name, value in same.items():
+        assert hashes(**{name: value}) == hashes(), name
+    other = {
+        "content": "x",
+        "lrs": (0.05,),
+        "noise": (0.3,),
+        "steps": 7,
+        "attacked": 11,
+        "eps": (0.5,),
+        "network": {"name": "n"},
+    }
+    other |= {"recipe": replace(study.recipe, epochs=4), "source": replace(study.source, target="other")}
+    for name, value in other.items():
+        assert not set(hashes(**{name: value})) & set(hashes()), name
 
 
 def test_plan_settles_and_says_what_it_cut():

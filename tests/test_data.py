@@ -36,9 +36,10 @@ def test_every_part_holds_its_share_of_every_class(counts, validation, test, see
 
 
 def test_the_largest_remainder_is_rounded_up():
-    y = torch.tensor([0] * 10 + [1] * 16)
-    test = stratified_rows(y, 0, 6 / 26, 0)[2]
-    assert torch.bincount(y[test]).tolist() == [2, 4]  # of 2.31 and 3.69
+    for counts, expected in (([10, 16], [2, 4]), ([14, 12], [3, 3])):  # of 2.31 and 3.69, of 3.23 and 2.77
+        y = torch.repeat_interleave(torch.arange(2), torch.tensor(counts))
+        test = stratified_rows(y, 0, 6 / 26, 0)[2]
+        assert torch.bincount(y[test]).tolist() == expected
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -91,6 +92,14 @@ def test_byte_moments_over_more_than_one_piece():
     torch.testing.assert_close(std, (x.double() / 255).std((0, 2, 3), correction=0).float())
 
 
+def test_moments_of_a_table_far_from_zero_and_with_many_columns():
+    x = (5000 + torch.randn(3000, 70, generator=torch.Generator().manual_seed(0))).float()
+    mean, std = moments(x)
+    expected = x.double()
+    torch.testing.assert_close(mean, expected.mean(0).float(), rtol=0, atol=0)
+    torch.testing.assert_close(std, expected.std(0, correction=0).float(), rtol=1e-7, atol=0)
+
+
 def test_constant_columns_and_channels_stay_finite():
     x = torch.tensor([[0.1, 1e6, 3.0], [0.1, 1e6, 4.0], [0.1, 1e6, 8.0]])
     mean, std = moments(x)
@@ -105,7 +114,7 @@ def test_to_moves_every_tensor():
     assert {t.device.type for t in tensors} == {"meta"}
 
 
-@pytest.mark.parametrize("values", [[3, 7, 3], ["b", "a", "b"], [True, False, True], [3.0, 7.0, 3.0]])
+@pytest.mark.parametrize("values", [[3, 7, 3], ["b", "a", "b"], [True, False, True], [3.0, 7.0, 3.0], [2000.0, -7.0]])
 def test_labels_of_any_plain_kind(values):
     labels, classes = encode_labels(np.asarray(values), "y")
     assert [classes[k] for k in labels] == [str(v).removesuffix(".0") for v in values]
@@ -143,6 +152,7 @@ def test_a_dataset_checks_itself():
         "int64": {"train": Split(data.train.x, data.train.y.int())},
         "labels in": {"test": Split(data.test.x, data.test.y + 1)},
         "got none of '10'": {"classes": (*data.classes, "10")},
+        "with 4 axes": {part: Split(data.train.x[:, 0], data.train.y) for part in ("train", "validation", "test")},
         "each input of shape": {"test": Split(data.test.x[:, :, :4], data.test.y)},
     }
     for message, change in bad.items():

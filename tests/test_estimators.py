@@ -68,6 +68,17 @@ def test_weights_count_samples(blobs: tuple[np.ndarray, np.ndarray]) -> None:
     assert np.abs(weighted.predict_proba(X) - small(**options).fit(X, y).predict_proba(X)).max() > 0.01
 
 
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_samples_of_weight_zero_are_as_good_as_absent(blobs: tuple[np.ndarray, np.ndarray], early_stopping: bool) -> None:
+    X, y = blobs
+    weight = np.where(np.arange(len(y)) % 4, 1.0, 0.0)
+    wild = np.where(weight[:, None] > 0, X, 1e4)
+    options = {"batch_size": 16, "max_epochs": 3, "early_stopping": early_stopping}
+    a = small(**options).fit(wild, y, sample_weight=weight)
+    b = small(**options).fit(X[weight > 0], y[weight > 0])
+    np.testing.assert_allclose(a.predict_proba(X), b.predict_proba(X), rtol=0, atol=1e-6)
+
+
 def test_a_call_of_partial_fit_is_an_epoch(blobs: tuple[np.ndarray, np.ndarray]) -> None:
     X, y = blobs
     options = {"batch_size": 50, "weight_decay": 0.1}

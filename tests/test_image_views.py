@@ -9,7 +9,7 @@ from squareloss.lab import studies
 from squareloss.lab.report.header import Column
 from squareloss.lab.report.views import image_claims, image_cost, image_rows, images
 from squareloss.lab.report.write import gather
-from squareloss.lab.runs import Job, Result, Store
+from squareloss.lab.runs import Cell, Job, Result, Store
 
 
 def test_views_of_nothing_and_of_little_are_empty_tables():
@@ -40,9 +40,10 @@ def test_readings_of_two_cells_come_together_and_a_missing_one_is_missing():
 def test_claims_follow_the_numbers():
     ce = net("resnet18-cifar10-CE", accuracy=[0.951, 0.952], ece=[0.03, 0.031], worst_2=[0.02, 0.021])
     attacks = {"softmax_probability": 0.2, "log_probability": 0.3, "angle": 0.25, "residual": 0.5}
-    attacks = {f"pgd_{name}_2": [value, 1.001 * value] for name, value in attacks.items()}
+    attacks = {f"pgd_{name}_2": [value, 1.004 * value] for name, value in attacks.items()}
     sl = net("resnet18-cifar10-SL", accuracy=[0.94, 0.9411], ece=[0.01, 0.0111], worst_2=[0.019, 0.022], **attacks)
-    told = {(row[0].text, row[1].text): row[3].text for row in image_claims.claims([ce, sl]).rows}
+    rows = image_claims.claims([ce, sl]).rows
+    told, here = ({(row[0].text, row[1].text): row[i].text for row in rows} for i in (3, 2))
     where, pair = "ResNet-18, CIFAR-10, {}", "ResNet-18, CIFAR-10"
     assert told[where.format("CE"), "accuracy 95.15 (0.11), to within half a point"] == "holds"
     assert told[where.format("SL"), "accuracy 95.04 (0.07), to within half a point"] == "does not hold"
@@ -50,6 +51,10 @@ def test_claims_follow_the_numbers():
     assert told[pair, "ECE of SL below half of CE's, eta projected (not in the paper)"] == "holds"
     assert told[where.format("SL"), "attacks at 2/255: angle far better than square loss"] == "holds"
     assert told[where.format("SL"), "attacks at 2/255: L1, softmax_probability, is the best"] == "holds"
+    left = here[where.format("SL"), "attacks at 2/255: angle far better than square loss"]
+    assert left == "25.05 left by the angle, 50.10 by square loss"
+    left = here[where.format("SL"), "attacks at 2/255: L1, softmax_probability, is the best"]
+    assert left == "softmax_probability 20.04, log_probability 30.06, angle 25.05, residual 50.10"
     assert told[pair, "SL stands more at 2/255, worst case (not in the paper)"] == "can't be told from chance"
     # what asks more than the paper does is no claim of it
     assert image_claims.tally([ce, sl]) == [
@@ -75,6 +80,7 @@ def test_what_the_seeds_do_not_tell_is_not_told():
         "0.0130 against 0.0250, 0.52 of it",
         image_claims.NOT_BY_MEANS,
     )
+    assert told["ECE: SL below CE"][0].startswith("-0.0120 [")
     assert told["AutoAttack at 2/255: SL above CE"] == ("+1.00 (one seed)", image_claims.BY_MEANS)
     assert told["attacks at 2/255: L1, softmax_probability, is the best"][1] == image_claims.BY_MEANS
     assert told["attacks at 2/255: angle far better than square loss"][1] == image_claims.BY_MEANS
@@ -113,6 +119,16 @@ def test_means_beside_a_difference_are_over_its_seeds():
     assert len(before) == 4 and image_claims.claims([ce, sl]).rows == before
 
 
+def test_a_network_without_a_measure_is_neither_in_its_table_nor_in_the_figure():
+    some, clean, none = (
+        net("n-d-some", accuracy=[0.9, 0.8], pgd_2=[0.3, 0.1]),
+        net("n-d-clean", full=False, accuracy=[0.9] * 2),
+        net("n-d-no"),
+    )
+    assert [row[2].text for row in images.noise([some, clean, none]).rows] == ["some", "clean"]
+    assert [panel.heading.split()[-1] for panel in images.robustness([some, clean, none]).panels] == ["some"]
+
+
 def test_measures_that_some_seeds_lack_say_so():
     ours = net("resnet18-cifar10-SL", accuracy=[0.94, 0.96], worst_4=[1 - 0.9999, 0.0], least_4=[0.0001, 0.0])
     ours.metrics[0]["autoattack_2"] = 0.039
@@ -132,6 +148,35 @@ def test_a_worst_case_measured_later_lowers_the_least_over_all(tmp_path):
     assert (ours.metrics[0]["least_2"], ours.metrics[0]["least_4"]) == (0.035, 0.0)
 
 
+def test_the_cells_of_a_network_come_together_by_recipe_and_seed(tmp_path):
+    cells = {cell.name: cell for study in ("table1", "beyond_paper") for cell in studies.get(study).cells("paper")}
+    write = lambda study, cell, seed, metrics, *rest: Store(tmp_path).write(study, Result(Job(cell, seed), metrics, *rest))
+    clean, beyond, other = (cells[f"resnet18-cifar10-SL-{kind}"] for kind in ("clean", "beyond", "from-CE"))
+    shorter = Cell(clean.name, {**clean.spec, "recipe": {**clean.spec["recipe"], "epochs": 48}})
+    for study in ("table1", "beyond_paper"):  # equal results count once
+        write(study, clean, 0, {"accuracy": 0.9, "weights": "a", "readings": {"": {"ece": 0.1}}}, "done", 7.0)
+    write("beyond_paper", beyond, 0, {"weights": "a", "readings": {"+asinh": {"ece": 0.05}}}, "done", 2.0)
+    write("beyond_paper", other, 0, {"weights": "b", "transfer_2": 0.6}, "done", 3.0)
+    write("table1", clean, 1, {"diverged": {"epoch": 4}}, "diverged")
+    write("table1", clean, 2, {}, "diverged")
+    part = Cell(clean.name, {**clean.spec, "data": {**clean.spec["data"], "train": 5000}})
+    write("table1", part, 0, {"accuracy": 0.7, "weights": "d"})
+    write("table1", shorter, 0, {"accuracy": 0.8, "weights": "c"})
+    full, part, fast = image_rows.nets(Store(tmp_path).records())
+    assert full.full and not fast.full and full.line == fast.line == part.line == "resnet18-cifar10-SL"
+    assert not part.full and "5000" in part.stands_in and not fast.stands_in, "a part of the data stands in for all of them"
+    assert full.by_seed("accuracy") == {0: 0.9} and fast.by_seed("accuracy") == {0: 0.8}
+    assert full.by_seed("ece") == {0: 0.1} and full.by_seed("ece+asinh") == {0: 0.05}
+    assert full.by_seed("transfer_2_CE") == {0: 0.6}, "by the network that the examples were made on"
+    assert full.diverged == {1: {"epoch": 4}, 2: {}} and not fast.diverged
+    assert full.seconds == {"clean": {0: 7.0}, "beyond": {0: 2.0}, "from-CE": {0: 3.0}}
+    assert "90.00" in [entry.text for row in images.noise([full]).rows for entry in row], "other seeds stand where one diverged"
+    said = images.cautions([full])
+    assert sum("seed 1: diverged at epoch 4" in line for line in said) == 1
+    assert sum("seed 2: diverged" in line for line in said) == 1
+    assert sum("at seed 0 are of networks trained more than once" in line for line in said) == 1
+
+
 def test_a_pair_of_two_batch_sizes_stands_together(tmp_path):
     cells = {cell.name: cell for cell in studies.get("table1").cells("paper")}
     lines = ["wrn16_10-cifar100-CE", "wrn16_10-cifar100-SL-b128", "resnet18-cifar10-SLr1"]
@@ -141,10 +186,10 @@ def test_a_pair_of_two_batch_sizes_stands_together(tmp_path):
 
 
 def test_attack_losses_stand_below_each_other():
-    ce = net("resnet18-cifar10-CE", pgd_ce_2=[0.1, 0.1], pgd_least_2=[0.1, 0.1])
+    ce = net("resnet18-cifar10-CE", pgd_ce_2=[0.1, 0.1], pgd_least_2=[0.1, 0.1], pgd_least_4=[0.0, 0.0])
     sl = net("resnet18-cifar10-SL", pgd_ce_2=[0.2, 0.2], pgd_residual_2=[0.3, 0.3], pgd_least_2=[0.2, 0.2])
     table = images.attack_losses([ce, sl])
-    assert list(table.columns)[3:] == ["it climbs", "2/255"]
+    assert list(table.columns)[3:] == ["it climbs", "2/255", "4/255"]
     climbed = [(row[0].text, row[3].text.partition(",")[0], row[4].text) for row in table.rows]
     assert climbed == [
         ("CIFAR-10, ResNet-18, CE", "ce", "10.00 (0.00)"), ("", "the least over these", "10.00 (0.00)"),
@@ -269,6 +314,9 @@ def test_cost_is_projected_from_complete_networks():
     sl.metrics[0]["timings"]["clean"]["training"] = 400.0  # a busy chip
     sl.seconds["clean"][0], sl.seconds["pgd"][1] = 415.0, 300.0
     assert [entry.text for entry in image_cost.cost([sl]).rows[0][4:]] == ["250", "10", "110", "110", "110", "590"]
+    for metrics in ce.metrics.values():
+        del metrics["timings"]
+    assert [entry.text for entry in image_cost.cost([ce]).rows[0][4:7]] == ["–", "260", "40"], "training is not known"
     del sl.seconds["pgd"]
     assert "hours" not in image_cost.cost([sl]).caption and image_cost.cost([sl]).rows[0][7].text == "–"
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from squareloss import metrics
+from squareloss import SquareLoss, metrics
 from squareloss.lab import names
 from squareloss.lab.data import load
 from squareloss.lab.data.dataset import Split
@@ -167,6 +167,23 @@ def test_recipes_fit_the_data(tmp_path):
     with pytest.raises(ValueError, match="expected 8 training samples or more, got 7"):
         ingredients.fit_recipe(None, few)
     assert ingredients.learning_rates(Recipe(1, 1, lr=0.3), quick=False) == [0.1, 0.3, 0.9]
+
+
+def test_losses_are_what_their_names_say():
+    f, y = torch.randn(20, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(20) % 4
+    p, hot = f.softmax(1), torch.eye(4, dtype=torch.float64)[y]
+    ce = torch.nn.functional.cross_entropy(f, y, reduction="none")
+    expected = {
+        "ce": ce,
+        "simplex": SquareLoss(reduction="none")(f, y),
+        "one_hot": (f - hot).square().sum(1) / 2,
+        "squentropy": ce + ((1 - hot) * f.square()).sum(1) / 3,
+        "ce_smoothed": torch.nn.functional.cross_entropy(f, y, reduction="none", label_smoothing=0.1),
+        "focal": (1 - p.gather(1, y[:, None])[:, 0]) ** 2 * ce,
+        "brier": (p - hot).square().sum(1),
+    }
+    for name, make in LOSSES.items():
+        torch.testing.assert_close(make(4)(f, y), expected[name].mean())
 
 
 @pytest.mark.parametrize("name", LOSSES)

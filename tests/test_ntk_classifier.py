@@ -89,6 +89,13 @@ def test_it_learns_and_its_probabilities_fit():
     assert abs(iterative.score(x[450:], y[450:]) - model.score(x[450:], y[450:])) < 0.03
 
 
+def test_two_samples_are_enough():
+    model = NTKClassifier(0.1).fit([[0.0], [1.0]], ["a", "b"])
+    assert model.predict([[0.0], [1.0], [1.2]]).tolist() == ["a", "b", "b"]
+    with pytest.raises(ValueError, match="at least 2 samples"):
+        NTKClassifier(0.1).fit([[0.0]], ["a"])
+
+
 def test_one_scale_for_pixels_and_one_each_for_units():
     x, y = load_digits(return_X_y=True)
     pixels = NTKClassifier(1e-3, scale_features=False).fit(x[:900], y[:900])

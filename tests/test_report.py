@@ -64,6 +64,19 @@ def test_results_of_other_settings_stay_out_and_are_counted(filled):
     assert len(found.records) == 6 and any("Not shown: 1 result of other settings" in line for line in found.cautions)
 
 
+def test_results_of_other_studies_and_seeds_stay_out(filled):
+    store, header = filled
+    before = rows_of(store.records(), header)
+    for study, seed in (("other", 0), ("compare", 7)):
+        store.write(study, Result(Job(Cell("ce", {"task": "test", "loss": "ce"}), seed), {"accuracy": 0.1}))
+    assert rows_of(store.records(), header) == before
+
+
+def test_without_a_list_every_scalar_that_some_row_has_is_a_column():
+    rows = [Row("a", "a", {0: {"accuracy": 0.9}}), Row("b", "b", {0: {"margin": 1.0, "curve": [1, 2]}})]
+    assert [column.key for column in columns_of(rows, Header("s", "x"))] == ["accuracy", "margin"]
+
+
 def test_results_of_cells_that_were_not_asked_for_stay_out_and_hide_no_missing_one(filled):
     store, header = filled
     for seed in header.seeds:
@@ -128,11 +141,12 @@ def test_beside_the_paper(tmp_path):
         Claim("accuracy", "simplex", "ce", "square loss is more accurate"),
         Claim("ece", "ce", "simplex"),
         Claim("brier", "ce", "focal"),
+        Claim("margin", "simplex", "ce"),
     ]
     paper = {"ce": {"accuracy": [0.931, 0.002, 5]}, "simplex": {"accuracy": [0.99, None, None]}}
     store, header = fill(tmp_path, paper=paper, claims=claims)
     rows = rows_of(store.records(), header)
-    assert [judge(claim, rows, header).split(":")[0] for claim in claims] == ["holds", "does not hold", "not run"]
+    assert [judge(claim, rows, header).split(":")[0] for claim in claims] == ["holds", "does not hold", "not run", "not run"]
     text = write(store.folder, "md").read_text()
     assert "| ce | accuracy (%) | 93." in text and "| 93.10 (0.20) | agrees |" in text
     assert "| 99.00 | differs |" in text

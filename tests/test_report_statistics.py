@@ -47,7 +47,8 @@ def test_a_few_equal_differences_have_no_spread_to_go_by():
     assert (told.low, told.high, told.sign) == (None, None, 0) and told.value == pytest.approx(-3 / 80)
     assert told.how == "2 seeds with the same difference, no interval"
     assert paired(many, {seed: float(seed) for seed in many}).sign == -1  # 1 in 32 by chance
-    assert paired(few, few).low == 0  # no difference needs no interval
+    same = paired(few, few)
+    assert (same.low, same.high, same.sign) == (0, 0, 0), "no difference needs no interval, and is none"
 
 
 def test_bootstrap_interval_is_the_basic_one():

@@ -36,7 +36,9 @@ def test_words_follow_the_numbers(filled):
     back = {(v.row.name, v.column.key): v.word for v in verdicts(rows, flipped)}
     assert back["ce", "accuracy"] == "worse" and back["ce", "ece"] == "worse"
     assert {v.other.name for v in like_with_like(rows, header)} == {"ce+temperature"}
-    assert "simplex against ce: better in accuracy (95." in "\n".join(summary(rows, header))
+    told = summary(rows, header)
+    assert told[1].startswith("simplex against ce: better in accuracy (95.")
+    assert all(told[1].count(label) == 1 for label in ("accuracy (", "ECE (", "Brier score (")), "each measure once"
     assert in_short(rows, header)[0].startswith("As trained, simplex against ce: better in accuracy")
     read = in_short(rows, replace(header, baseline="ce+temperature"))
     against = ["ce as trained", "simplex as trained", "With both calibrated, simplex+temperature"]
@@ -102,6 +104,8 @@ def test_noise_can_not_be_told_apart(tmp_path):
     header = Header("compare", "x", rows=["ce", "simplex"], columns=COLUMNS, baseline="ce")
     rows = rows_of(store.records(), header)
     assert [v.word for v in verdicts(rows, header)] == ["can't be told apart"]
+    one = rows_of(store.records(), replace(header, seeds=[0]))
+    assert [v.word for v in verdicts(one, header)] == ["no interval"], "of one seed nothing is said to be alike"
     assert in_short(rows, header) == ["As trained, simplex against ce: no difference that can be told in accuracy."]
     assert cautions(rows, header)[0].startswith("3 seeds make wide intervals")
 
@@ -138,8 +142,12 @@ def test_every_ground_of_the_intervals_is_told(filled):
     for seed in header.seeds[:2]:
         store.write("compare", Result(Job(Cell("focal", {"task": "test", "loss": "focal"}), seed), metrics(0.94, seed, 0.0)))
     header = replace(header, rows=[*header.rows, "focal"], hashes={}, overlap=0.5)
-    caption = differences(rows_of(store.records(), header), header).caption
+    rows = rows_of(store.records(), header)
+    caption = differences(rows, header).caption
     assert caption.startswith("95% intervals of the difference: 3 seeds, paired; 2 seeds, paired. Widened")
+    of = {row.name: row for row in rows}
+    plain, wide = (difference(of["simplex"], of["ce"], COLUMNS[0], overlap) for overlap in (0.0, 0.5))
+    assert (wide.high - wide.low) / (plain.high - plain.low) == pytest.approx((1 + 3 * 0.5) ** 0.5), "and widened they are"
 
 
 def test_cautions_are_found_in_the_numbers(tmp_path):

@@ -88,6 +88,20 @@ def test_what_another_process_did_meanwhile_is_kept(toy, tmp_path, force):
     assert store.read("toy", job).metrics == {"square": 1} and ours.new == 0
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_result_whose_lease_was_lost_is_written_if_nobody_else_did_it(toy, tmp_path, force):
+    study, store = toy(cells_=1), Store(tmp_path / "r")
+    (job,) = (Job(cell, 0) for cell in study.cells("smoke"))
+    if force:
+        store.write("toy", Result(job, {"square": -1}))
+    ours = schedule.Schedule(study, store, Listener(), force)
+    ours.plan([job])
+    with Leases(tmp_path / "r" / ".leases") as leases:
+        ours.leases = leases  # which holds nothing
+        ours._finish(Result(job, {"square": 2}))
+    assert store.read("toy", job).metrics == {"square": 2} and ours.new == 1
+
+
 def test_equal_cells_of_two_studies_are_run_once(toy, tmp_path):
     first, second = toy(cells_=2), toy(cells_=3, name="other")
     execute(first, "smoke", [0], tmp_path / "r")
@@ -162,6 +176,7 @@ def test_a_damaged_result_is_moved_aside_and_done_again(toy, tmp_path):
     job = Job(study.cells("smoke")[1], 0)
     path = store.path("toy", job)
     path.write_text(path.read_text()[:80])
+    assert schedule.Schedule(study, store, notes).plan([job]) == [job] and path.exists(), "without its lease it stays"
     outcome = execute(study, "smoke", [0], store, progress=notes)
     assert (
         outcome.new == 1 and squares(outcome) == expected(2, [0]) and study.attempts() == {"cell0/seed0": 1, "cell1/seed0": 2}
@@ -318,8 +333,10 @@ def test_device_and_workers_fit_the_machine(monkeypatch):
     assert engines_module.default_workers(2, 0.5) == 4 and engines_module._device(task, None, 3) == "cpu"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert engines_module.default_workers(2, 0.5) == 4 and engines_module.default_workers(2, 1) == 2
+    assert engines_module.default_workers(2, 0) == engines_module.default_workers(2, 1, "cpu") == 4, "no GPU is asked for"
     assert engines_module._device(task, None, 3) == "cuda:1" and engines_module._device(task, "cpu", 3) == "cpu"
     assert engines_module._device(engines_module.Task(0, None), None, 0) == "cpu"
+    assert engines_module._device(engines_module.Task(0, None), "cuda", 3) == "cuda:1", "GPUs are dealt out"
 
 
 # ---- chunks ----------------------------------------------------------------------------------------------------------

@@ -190,7 +190,10 @@ def test_adopting_a_result_of_another_study(tmp_path):
     store, twin = Store(tmp_path), Job(Cell("twin", {"task": "toy", "lr": 0.1}), 0)
     store.write("first", Result(JOB, {"x": 1}, artefacts={"note.txt": b"abc"}))
     found = store.find_elsewhere("second", twin)
+    store.write("first", Result(Job(CELL, 3), {"x": 2}))
+    store.adopt("second", Job(twin.cell, 3), store.find_elsewhere("second", Job(twin.cell, 3)))  # and the folder is there
     store.adopt("second", twin, found)
+    assert [(r.seed, r.metrics) for r in store.records("second")] == [(0, {"x": 1}), (3, {"x": 2})]
     record = store.read("second", twin)
     assert (record.study, record.cell, record.metrics, record.date) == ("second", "twin", {"x": 1}, found.date)
     assert record.artefact("note.txt").read_bytes() == b"abc" and record.artefact("note.txt").parent == record.path.parent

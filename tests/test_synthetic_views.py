@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import io
 import math
+import re
 
 import numpy as np
 import pytest
@@ -67,6 +68,7 @@ def test_paired_tests_agree_with_scipy():
     for same in ([0.1, 0.2, 0.15], [math.inf, 0.2, 0.15]):  # the difference alike, or infinite: no interval, so no p
         assert math.isnan(shared.p_value(same, [0.2, 0.3, 0.25]))
     assert math.isnan(shared.spread_p_value([1.0, 1.0, 1.0], [1.0, 1.0, 1.0]))
+    assert shared.spread_p_value([1.0, 2.0, 4.0], [2.0, 4.0, 8.0]) < 1e-4, "sum and difference are proportional"
 
 
 def verdict(row):
@@ -86,12 +88,23 @@ def test_claims_are_judged_by_the_paired_interval():
     assert verdict(shared.lower("", "", a, b, margin=0.01)) == shared.FAILS
 
 
+def test_claims_are_counted_and_those_that_fail_are_named():
+    words = [shared.HOLDS, shared.OPEN, shared.FAILS, shared.HOLDS, shared.HOLDS]
+    told = shared.tally([shared.claim(f"claim {'abcde'[i]}", "", "", math.nan, word) for i, word in enumerate(words)])
+    assert [int(number) for number in re.findall(r"\d+", told)] == [5, 3, 1, 1] and re.findall("claim [a-e]", told) == [
+        "claim c"
+    ]
+
+
 def test_spreads_are_judged_by_the_paired_test():
     rng = np.random.default_rng(0)
     narrow, wide = list(rng.normal(0, 1, 40)), list(rng.normal(0, 3, 40))
     assert verdict(shared.steadier("", "", narrow, wide)) == shared.HOLDS
     assert verdict(shared.steadier("", "", wide, narrow)) == shared.FAILS
     assert verdict(shared.steadier("", "", narrow, narrow[::-1])) == shared.OPEN
+    somewhat = [value * 1.35 for value in rng.permutation(narrow)]
+    assert 0.05 < shared.spread_p_value(narrow, somewhat) < 0.1
+    assert verdict(shared.steadier("", "", narrow, somewhat)) == shared.OPEN
     wider = [1.2 * value for value in rng.permutation(narrow)]
     assert 0.05 < shared.spread_p_value(narrow, wider) < 0.5
     assert verdict(shared.steadier("", "", narrow, wider)) == shared.OPEN, "one in three such differences is chance"
@@ -103,6 +116,23 @@ def test_the_best_mu_is_judged_against_the_paper():
     assert [verdict(shared.best_mu("", mu, cells, "SL")) for mu in (0.01, 0.1, 1.0, 7.0)] == [
         shared.HOLDS, shared.FAILS, shared.OPEN, shared.OPEN,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("log", "from_zero"), [(False, True), (False, False), (True, True)])
+def test_bars_against_mu_are_means_and_spreads(log, from_zero):
+    values = {0.0: [0.2, 0.3, 0.25], 0.1: [0.4, 0.44, 0.48], 1.0: [0.9, 1.1, 1.3]}
+    cells = shared.Cells.of([*(record("SL", mu, a=found) for mu, found in values.items()), record("CE", 0.1, a=[0.5, 0.6])])
+    svg = shared.by_mu(cells, "a", "", "", log=log, from_zero=from_zero).svg
+    assert svg.count('<circle class="dot c1"') == 1, "one loss has one mu alone"
+    assert "<circle" not in shared.by_mu(cells, "other", "", "", log=log, from_zero=from_zero).svg
+    dots = [float(y) for y in re.findall(r'<circle class="dot c0" cx="[\d.]+" cy="([\d.]+)"', svg)]
+    bars = [[*map(float, ends)] for ends in re.findall(r'<path class="line c0" d="M[\d.]+ ([\d.]+)V([\d.]+)M', svg)]
+    scale = np.log if log else np.asarray
+    means, stds = (np.array([f(found) for found in values.values()]) for f in (np.mean, lambda found: np.std(found, ddof=1)))
+    slope, start = np.polyfit(scale(means), dots, 1)  # pixels, downwards
+    expected = start + slope * scale(np.stack([means - stds, means + stds], 1))
+    np.testing.assert_allclose(bars, expected, atol=0.5)
+    assert slope < 0 and (log or abs(start - 220) < 0.5 or not from_zero)
 
 
 def sine_cells():

@@ -11,7 +11,7 @@ from scipy import stats
 
 from squareloss.lab import report
 from squareloss.lab.report.views import _rates, noise_injection, view
-from squareloss.lab.report.views._rates import Series, failing, late, near, slope, table, tally, verdict
+from squareloss.lab.report.views._rates import Series, Slope, failing, late, near, slope, table, tally, verdict
 from squareloss.lab.runs import Store
 from squareloss.lab.runs.execute import execute
 from squareloss.lab.studies import get
@@ -260,6 +260,27 @@ def test_slopes_and_their_intervals():
     assert slope(with_zero).value == pytest.approx(-1)
 
 
+def test_the_interval_of_means_with_standard_errors_is_that_of_a_normal_law(monkeypatch):
+    monkeypatch.setattr(_rates, "DRAWS", 20_000)
+    n, errors = np.array([100.0, 200.0, 400.0, 800.0]), np.array([0.001, 0.002, 0.0005, 0.003])
+    means = n**-0.5
+    known = Series("a", list(n), [[m] for m in means], -0.5, list(errors * means))
+    found = slope(known)
+    across = np.log(n) - np.log(n).mean()
+    half = 1.96 * np.linalg.norm(across / (across @ across) * errors)  # of a sum of independent logarithms
+    assert (found.value - found.low, found.high - found.value) == pytest.approx((half, half), rel=0.05)
+    (panel,) = _rates.panel("", [known], "n", "e")
+    assert len(re.findall(r'<path class="line c0" d="M', panel.svg)) == 4
+
+
+def test_a_law_is_in_the_interval_or_not():
+    found = Slope(-0.5, -0.6, -0.4)
+    assert [near(found, law)[0] for law in (-0.59, -0.41, -0.61, -0.39)] == 2 * ["in the interval"] + 2 * [
+        "outside the interval"
+    ]
+    assert near(Slope(-0.5), -0.6)[0] == "off by +0.100"
+
+
 def test_a_slope_that_changes_is_told():
     """Steep at first, then flatter than the bound: over all points the bound seems to hold, over the last half not."""
     n, rng = [100.0 * 2**i for i in range(9)], np.random.default_rng(2)
@@ -279,6 +300,31 @@ def test_one_point_has_no_slope():
     assert tally([one]) == "0 of 1 (a: can't be told)" and late(one) == one
     assert [entry.text for entry in table("t", [one], "", halves=True).rows[0][3:]] == ["–", "–", "can't be told", "– (–)"]
     assert _rates.panel("p", [], "n", "error") == []
+
+
+@pytest.mark.parametrize("exponential", [False, True])
+def test_dashes_have_the_slope_of_the_bound(exponential):
+    """Of a series that has it, they are its line; else they leave it at the first point, or come to it at the last."""
+    x = [10.0, 20.0, 30.0] if exponential else [10.0, 40.0, 160.0]
+    law = [[math.exp(-0.1 * place) if exponential else place**-0.5] for place in x]
+    rate = -0.1 if exponential else -0.5
+
+    def drawn(bound, through):
+        (panel,) = _rates.panel("", [Series("a", x, law, bound)], "n", "e", exponential=exponential, through=through)
+        dots = [[*map(float, at)] for at in re.findall(r'class="dot c0" cx="([\d.]+)" cy="([\d.]+)"', panel.svg)]
+        (line,) = re.findall(r'<polyline[^>]* points="([^"]+)"', panel.svg)
+        assert [[*map(float, at.split(","))] for at in line.split()] == dots
+        ((*ends,),) = re.findall(r'class="guide" x1="([\d.]+)" y1="([\d.]+)" x2="([\d.]+)" y2="([\d.]+)"', panel.svg)
+        return np.array(dots), np.array([*map(float, ends)]).reshape(2, 2)
+
+    for through in (0, -1):
+        dots, ends = drawn(rate, through)
+        assert np.ptp(np.diff(dots, axis=0), axis=0).max() < 0.3, "on such axes the law is a line"
+        assert (np.abs(dots[-1] - dots[0]) > [250, 150]).all(), "across the whole plot"
+        assert ends.tolist() == dots[[0, -1]].tolist()
+        dots, ends = drawn(2 * rate, through)
+        assert ends[through].tolist() == dots[through].tolist() and ends[:, 0].tolist() == dots[[0, -1], 0].tolist()
+        assert np.diff(ends[:, 1]) == pytest.approx(2 * (dots[-1, 1] - dots[0, 1]), abs=0.5)
 
 
 def test_the_last_half_is_of_places_not_of_seeds():

@@ -110,4 +110,4 @@ def _replicates(record: Record, suffix: str) -> dict[str, Sequence[float]]:
         found = {key: values.tolist() for key, values in load_file(record.artefact(REPLICATES)).items()}
     except (OSError, SafetensorError):
         return {}  # no interval then; the numbers stand
-    return found | {key.removesuffix(suffix): values for key, values in found.items() if suffix and key.endswith(suffix)}
+    return found | {key.removesuffix(suffix): values for key, values in found.items() if key.endswith(suffix)}
