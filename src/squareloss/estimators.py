@@ -160,7 +160,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """One pass over these samples, from the weights there are; from new ones at the first call.
 
         n calls on the same samples do what `fit` with `max_epochs=n` and no early stopping does. Features are standardised by
-        the statistics of the first call, and Adam's state is kept between calls. After `fit`, its reading of probabilities stays.
+        the statistics of the first call, and Adam's state is kept between calls. The reading that `fit` has found stays.
 
         Arguments:
             X, y: as in `fit`; y may lack classes.
