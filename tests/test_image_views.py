@@ -237,6 +237,7 @@ def test_networks_of_the_codings_stand_in_their_own_table_in_its_order_diverged_
     lost = [image_rows.Net(f"resnet18-cifar10-{loss}-b128", "", True, diverged={0: {}}) for loss in ("SL", "OH1")]
     ours = lambda make: [row[2].text for row in make([sl, *lost, one_hot]).rows if row[0].text]
     assert ours(images.codings) == ["one-hot (1, 1)", "SL", "one-hot (1, 1) (.1, 128)", "SL (.1, 128)"]
+    assert [row[5].text for row in images.codings(lost).rows if row[0].text] == ["diverged", "diverged"]
     for make in (images.table_1, images.noise, images.calibration):
         assert make([sl, *lost, one_hot]).rows == make([sl]).rows
     assert "diverged" not in str(images.beyond([sl, *lost]).rows)

@@ -187,7 +187,9 @@ def _cautions_of_training(row: Row) -> list[str]:
     lines, seeds = [], len(row.metrics)
     if row.diverged:
         lost = len(row.diverged)
-        lines.append(f"{row.cell}: training diverged at every learning rate for {lost} of {lost + seeds} seeds, left out here.")
+        lines.append(
+            f"{row.cell}: training diverged, at every learning rate tried, for {lost} of {lost + seeds} seeds; left out."
+        )
     edge = sum(map(_at_edge, row.metrics.values()))
     if edge * 2 > seeds:
         lines.append(

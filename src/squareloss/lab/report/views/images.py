@@ -76,10 +76,11 @@ def cautions(found: Sequence[Net]) -> list[str]:
 
 def _table(heading: str, found: Sequence[Net], columns: Sequence[Column], caption: str) -> Table:
     """A row per network that has something in the columns; below it, the paper's."""
-    columns = [column for column in columns if any(net.by_seed(column.key) for net in found)]
+    known = [column for column in columns if any(net.by_seed(column.key) for net in found)]
+    columns = known or columns[:1]  # of networks that have all diverged
     rows = []
     for net in found:
-        if not (any(net.by_seed(column.key) for column in columns) or (net.diverged and columns)):
+        if not (net.diverged or any(net.by_seed(column.key) for column in columns)):
             continue
         who = (*label(net.line), net.trained, str(len(net.metrics) or len(net.diverged)))
         rows.append([*map(Entry, who), *(_ours(net, column) for column in columns)])
