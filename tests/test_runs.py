@@ -73,8 +73,8 @@ def test_force_goes_on_from_no_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_what_another_process_did_meanwhile_is_kept(toy, tmp_path, force):
-    """Our lease was lost, and whoever took it over has written the result: ours is not put in its place."""
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_result_whose_lease_was_lost_is_written_unless_whoever_took_it_over_did_so(toy, tmp_path, force, meanwhile):
     study, store = toy(cells_=1), Store(tmp_path / "r")
     (job,) = (Job(cell, 0) for cell in study.cells("smoke"))
     if force:
@@ -83,23 +83,10 @@ def test_what_another_process_did_meanwhile_is_kept(toy, tmp_path, force):
     assert ours.plan([job]) == [job]
     with Leases(tmp_path / "r" / ".leases") as leases:
         ours.leases = leases  # which holds nothing
-        store.write("toy", Result(job, {"square": 1}))
+        if meanwhile:
+            store.write("toy", Result(job, {"square": 1}))
         ours._finish(Result(job, {"square": 2}))
-    assert store.read("toy", job).metrics == {"square": 1} and ours.new == 0
-
-
-@pytest.mark.parametrize("force", [False, True])
-def test_a_result_whose_lease_was_lost_is_written_if_nobody_else_did_it(toy, tmp_path, force):
-    study, store = toy(cells_=1), Store(tmp_path / "r")
-    (job,) = (Job(cell, 0) for cell in study.cells("smoke"))
-    if force:
-        store.write("toy", Result(job, {"square": -1}))
-    ours = schedule.Schedule(study, store, Listener(), force)
-    ours.plan([job])
-    with Leases(tmp_path / "r" / ".leases") as leases:
-        ours.leases = leases  # which holds nothing
-        ours._finish(Result(job, {"square": 2}))
-    assert store.read("toy", job).metrics == {"square": 2} and ours.new == 1
+    assert store.read("toy", job).metrics == {"square": 1 if meanwhile else 2} and ours.new == (not meanwhile)
 
 
 def test_equal_cells_of_two_studies_are_run_once(toy, tmp_path):

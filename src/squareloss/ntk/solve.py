@@ -166,7 +166,7 @@ class Spectral:
         return self.eigen.leave_one_out(mu).view(self.shape)
 
     def leave_one_out_path(self, mus: Sequence[float]) -> list[Tensor]:
-        """`leave_one_out` at every mu: some at once, in half the memory of H each, which is several times as fast."""
+        """`leave_one_out` at every mu: several at once, in half the memory of H; the vectors are squared once for them."""
         for mu in mus:
             self.eigen.check_regular(mu)
         group = max(1, len(self.points) // (2 * self.eigen.targets.shape[1]))

@@ -1,0 +1,109 @@
+"""Arrays in .npz files: tables and images, what is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from squareloss.lab.data import load
+
+
+def _npz(folder, **arrays):
+    path = folder / "d.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def test_npz_table(tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(50, 4)), np.repeat(["dog", "cat"], 25)
+    data = load(_npz(tmp_path, x=x, y=y))
+    assert (data.kind, data.classes, data.name) == ("table", ("cat", "dog"), "d")
+    assert (data.train.n, data.validation.n, data.test.n) == (35, 5, 10)
+    rows = [np.flatnonzero((x.astype(np.float32) == row.numpy()).all(1))[0] for row in data.test.x]
+    assert [data.classes[k] for k in data.test.y] == [y[r] for r in rows]  # labels stay with their rows
+
+
+def test_names_of_npz_may_be_written_in_capitals(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(20, 4)), np.arange(20) % 2
+    expected = {False: load(_npz(tmp_path, x=x, y=y)), True: load(_npz(tmp_path, x_train=x, y_train=y, x_test=x, y_test=y))}
+    for arrays in (
+        {"X": x, "y": y},
+        {"X": x, "Y": np.eye(2)[y], "y": y},
+        {"x": x, "y": y, "X": x + 1},
+        {"X_train": x, "y_train": y, "X_test": x, "Y_test": y},
+        {"x_train": x, "y_train": y, "x_test": x, "y_test": y, "X": x + 1, "Y": y},
+    ):
+        data, like = load(_npz(tmp_path, **arrays)), expected[len(arrays) > 3]
+        assert torch.equal(data.train.x, like.train.x) and torch.equal(data.test.y, like.test.y)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "NHW"])
+def test_npz_images_with_their_own_test_set(tmp_path, layout):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (30, 1 if layout == "NHW" else 3, 5, 6), dtype=np.uint8)
+    stored = {"NCHW": images, "NHWC": images.transpose(0, 2, 3, 1), "NHW": images[:, 0]}[layout]
+    y = np.arange(30) % 3
+    path = _npz(tmp_path, x_train=stored[:20], y_train=y[:20, None], x_test=stored[20:], y_test=y[20:])
+    data = load(path)
+    assert (data.train.n, data.validation.n, data.test.n) == (20, 0, 10)  # nothing is taken unless asked
+    assert torch.equal(data.train.x, torch.from_numpy(images[:20]))
+    assert torch.equal(data.test.x, torch.from_numpy(images[20:]))
+    assert torch.equal(data.test.y, torch.from_numpy(y[20:]))
+    asked = load(path, validation=0.3)
+    assert (asked.train.n, asked.validation.n, asked.test.n) == (14, 6, 10)
+
+
+def test_a_column_of_an_npz_that_varies_by_rounding_alone_is_constant(tmp_path):
+    data = load(_npz(tmp_path, x=np.column_stack([np.repeat([0.3, 0.1 + 0.2], 15), np.arange(30)]), y=np.arange(30) % 2))
+    assert (data.train.x[:, 0] == 0.3).all() and data.std[0] == 1
+
+
+def test_the_test_set_of_an_npz_may_spread_less_than_float32_can_tell(tmp_path):
+    days, y = np.array([[20200101], [20211231], [20220615], [20231105], [20231106], [20231107]]), np.arange(6) % 2
+    data = load(_npz(tmp_path, x_train=days[:4], y_train=y[:4], x_test=days[3:], y_test=y[3:]))
+    assert data.test.x.tolist() == days[3:].astype(np.float32).tolist()
+
+
+def test_npz_that_is_refused(tmp_path):
+    x, y = np.zeros((6, 2)), np.arange(6) % 2
+    bad = {
+        "x_train is missing": {"a": x},
+        "y is missing": {"x": x},
+        "y_test is missing": {"x_train": x, "y_train": y, "x_test": x},
+        "uint8": {"x": np.zeros((6, 3, 4, 4)), "y": y},
+        "one label per row": {"x": x, "y": y[:5]},
+        "argmax": {"x": x, "y": np.eye(2)[y]},
+        "column 1": {"x": np.where(np.eye(6, 2, k=0), x, np.array([0, np.nan])), "y": y},
+        "channels": {"x": np.zeros((6, 2, 4, 5), np.uint8), "y": y},
+        "expected numbers": {"x": np.full((6, 2), "a"), "y": y},
+        "expected a table": {"x": np.zeros(6), "y": y},
+        "save text as y.astype.*, numbers as x.astype": {"x": x, "y": np.array(list("ababab"), dtype=object)},
+        "x, column 1: .* float32 can tell apart": {"x": 1.7e9 + np.arange(6)[:, None] * [1e9, 1], "y": y},
+        "x, column 0: .* got 1700000000 to 1700000005": {
+            "x": np.arange(1_700_000_000, 1_700_000_006, dtype=np.int32)[:, None],
+            "y": y,
+        },
+        "x, column 1: .* float32 can tell apart, got 1000000000000000000 to 1000000000000000005": {
+            "x": 10**18 + np.arange(6)[:, None] * [10**17, 1],
+            "y": y,
+        },
+        "two classes": {"x": x, "y": np.zeros(6, int)},
+    }
+    for message, arrays in bad.items():
+        with pytest.raises(ValueError, match=message) as error:
+            load(_npz(tmp_path, **arrays))
+        assert "d.npz" in str(error.value)
+    path = tmp_path / "d.npz"
+    for content in (b"", b"PK\x03\x04 and then nothing", b"hello"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"d\.npz"):
+            load(path)
+
+
+def test_npz_class_that_only_the_test_set_has(tmp_path):
+    x = np.random.default_rng(0).normal(size=(6, 2))
+    path = _npz(tmp_path, x_train=x, y_train=[0, 1, 0, 1, 0, 1], x_test=x, y_test=[0, 1, 2, 0, 1, 2])
+    with pytest.raises(ValueError, match=r"got none of '2'; add samples of it, or remove the class \(in Python, "):
+        load(path)
+    with pytest.raises(ValueError, match="expected at least one training sample, got none; add samples"):
+        load(_npz(tmp_path, x=x[:2], y=[0, 1]), validation=0.4, test=0.5)
