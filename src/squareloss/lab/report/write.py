@@ -25,7 +25,14 @@ from squareloss.lab.runs.store import Record, Store, StoreError, explained, writ
 
 @dataclass(frozen=True)
 class StudyReport:
-    """One study as a report shows it; `others` are its results in the folder that the header does not ask for."""
+    """One study as a report shows it.
+
+    Attributes:
+        header: what the study says of itself.
+        records: the results it asks for.
+        rows: what is compared, with the values of every seed; `rows[0].summary("ece")` is their mean, std and n.
+        others: its results in the folder that the header does not ask for.
+    """
 
     header: Header
     records: Sequence[Record]
