@@ -170,7 +170,7 @@ class SquareRound:
     def _draw(self, problem: Problem, state: State, i: int, image: Tensor) -> None:
         """The random choices of the next steps: a table on the device, one row per point."""
         _, channels, height, width = image.shape
-        block = self._block(problem)
+        block = min(self._block(problem), self.steps - i)
         sides = [self.side(i + t, height, width, problem.norm) for t in range(block)]
         spans = torch.tensor([[height - s, width - s] for s in sides], device=image.device)  # (block, 2)
         if problem.norm == "linf":
