@@ -105,7 +105,7 @@ class SquareRound:
         state["best"] = torch.where(column(better, tried), tried, state["best"])
         state["tried"] = state["best"]
         state["margin"] = torch.minimum(margin, state["margin"])
-        state["hit"] = torch.where((margin <= 0) & (state["hit"] < 0), i + 1, state["hit"])
+        state["hit"] = torch.where(better & (margin <= 0) & (state["hit"] < 0), i + 1, state["hit"])
 
     def side(self, i: int, height: int, width: int, norm: str) -> int:
         """The side of the square at step i; odd and at least 3 in l_2, where bumps have a middle."""
