@@ -15,6 +15,7 @@ from squareloss.lab.report import write
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.views import images, paper_images
 from squareloss.lab.report.views.image_rows import nets
+from squareloss.lab.report.write import gather
 from squareloss.lab.runs import Cell, Context, Job, Store, execute, expand
 from squareloss.lab.studies import run
 from squareloss.lab.studies.images import measures, networks, plan, study
@@ -87,6 +88,9 @@ def test_the_papers_values_belong_to_cells():
     assert paper_images.values()["resnet18-cifar10-SL"]["accuracy"].std == 0.0007  # table 1 goes before the table of codings
     assert paper_images.values()["resnet18-cifar10-SL"]["autoattack_4"] == (None, None, None, "0*")
     assert paper_images.values()["resnet18-cifar10-SL-b128"]["accuracy"] == (0.1, None, 5, "*")
+    assert paper_images.values()["resnet18-cifar10-CE"]["noise_0.1"] == (0.9003, None, 5, "")
+    assert paper_images.values()["resnet50-cifar100-SL"]["noise_0.4"].mean == 0.0947
+    assert paper_images.values()["resnet18-cifar10-SL"]["ece"] == (0.0097, 0.001, 5, "")  # no share of a hundred
 
 
 def test_the_stand_in_is_the_same_every_time_and_flips_keep_the_class():
@@ -125,6 +129,8 @@ def test_table1_trains_each_network_once_and_other_studies_take_its_results(tmp_
     sl = next(net for net in nets(Store(tmp_path).records()) if net.line == "resnet18-cifar10-SL")
     assert all(sl.by_seed(f"ece{reading}") for reading in ("", "+temperature", "+asinh", "+isotonic", "+renormalised"))
     page = write(tmp_path, "md").read_text()
+    headings = {figure.heading for report in gather(tmp_path) if report.header.study == "table1" for figure in report.figures}
+    assert {"Reliability", "Robustness"} <= headings
     for heading in ("Accuracy and robustness", "Gaussian noise", "Calibration", "What the paper says", "Cost", "stand-in"):
         assert heading in page
     assert "of its 8 networks" not in page, "stand-ins tell nothing of what Table 1 costs"

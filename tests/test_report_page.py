@@ -30,6 +30,7 @@ def filled(tmp_path):
 def test_ticks_are_round_and_inside():
     assert ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert ticks(0, 0.1) == [0, 0.02, 0.04, 0.06, 0.08, 0.1]
+    assert ticks(3, 3) == [3]
     for low, high in ((0, 0.7843), (3, 97), (-0.3, 1), (0, 1e-4)):
         found = ticks(low, high)
         assert 2 <= len(found) <= 6 and low <= found[0] and found[-1] <= high * (1 + 1e-9)
