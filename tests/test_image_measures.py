@@ -64,6 +64,29 @@ def test_autoattack_on_eta_in_two_parts_is_autoattack_on_eta(tmp_path):
         assert torch.equal(measures._unpacked(found["broken"], 40), whole.broken) and 0 < found["robust"] < 1
 
 
+def test_on_eta_only_that_is_attacked_again_which_scores_leave_open(monkeypatch):
+    """Attacks by a table: cross-entropy breaks other images on eta than on scores, what knows no scale breaks the same ones."""
+    on_scores, on_eta, other = torch.rand(3, 200, generator=torch.Generator().manual_seed(0)) < 0.5
+    net = networks.Trained(nn.Identity(), nn.Identity(), plan.make_loss({"name": "simplex", "radius": 5}), None, {}, "")
+    x, y, asked = torch.arange(200.0).unsqueeze(1), torch.zeros(200, dtype=torch.long), []
+
+    def fake(model, x, y, eps, *, attacks, **options):
+        rows = x[:, 0].long()
+        asked.append((attacks, rows.tolist()))
+        ce = (on_eta if model is net.eta else on_scores)[rows] & ("apgd-ce" in attacks)
+        broken = ce | other[rows] & ("square" in attacks)
+        by = ["apgd-ce" if first else "square" if any_ else "" for first, any_ in zip(ce, broken, strict=True)]
+        return SimpleNamespace(broken=broken, attack=by, robust_accuracy=1 - float(broken.float().mean()), passes=0)
+
+    monkeypatch.setattr(measures, "autoattack", fake)
+    scores = measures._record(lambda: measures.autoattack(net.model, x, y, 0.1, attacks=["apgd-ce", "square"]))
+    assert torch.equal(measures._unpacked(scores["broken"], 200), on_scores | other)
+    found = measures._on_eta(net, x, y, 0.1, ["apgd-ce", "square"], 0, scores)
+    assert torch.equal(measures._unpacked(found["broken"], 200), on_eta | other)
+    left = (on_scores & ~on_eta).nonzero().flatten().tolist()
+    assert asked[1:] == [(["apgd-ce"], list(range(200))), (["square"], left)]
+
+
 @pytest.mark.parametrize("loss", [{"name": "ce"}, {"name": "simplex", "radius": 4}], ids=lambda loss: loss["name"])
 def test_robust_shares_of_a_linear_model_are_the_exact_ones(tmp_path, loss):
     """A point breaks beyond the least of its margins, each over the sum of the slopes' sizes; the box is far."""

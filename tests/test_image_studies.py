@@ -120,6 +120,7 @@ def test_table1_trains_each_network_once_and_other_studies_take_its_results(tmp_
     auto = found["resnet18-cifar10-SL-autoattack"]
     assert auto["least_8"] <= min(auto["autoattack_8"], auto["autoattack_eta_8"])
     assert "autoattack_eta_8" not in found["resnet18-cifar10-CE-autoattack"]
+    assert set(auto["timings"]) == {"autoattack 8/255", "autoattack_eta 8/255", "least 8/255"}
     smoke("gaussian_noise", tmp_path)
     readings = smoke("reliability", tmp_path)
     assert len(trained) == 3

@@ -120,6 +120,13 @@ def test_the_margin_is_drawn_as_a_survival_function(monkeypatch):
     assert x[0] == 0 and len(x) > 10 and y[0] == pytest.approx(expected)
 
 
+def test_curves_with_other_points_than_the_first_are_left_out(monkeypatch):
+    made = lambda epochs, value: {"curve": {"epoch": list(epochs), "train_accuracy": [value] * len(epochs)}}
+    row = Row("ce", "ce", {0: made([1, 2], 0.75), 1: made([1, 2, 3], 0.1), 2: made([1, 2], 0.5)})
+    x, y = drawn_lines(monkeypatch, [row])["epoch"]["ce"]
+    assert x.tolist() == [1, 2] and y.tolist() == [[0.25, 0.25], [0.5, 0.5]]
+
+
 @pytest.mark.parametrize(("accuracy", "kind"), [(0.5, "over"), (0.95, "under")])
 def test_too_confident_bins_are_drawn_as_such(accuracy, kind):
     bins = {"count": [0, 20], "confidence": [0.0, 0.8], "accuracy": [0.0, accuracy]}
@@ -134,6 +141,7 @@ def test_long_names_are_told_whole(filled):
     header, console = replace(filled[1], notes=[f"column {'long' * 30!r}: 3 missing"]), Console(file=io.StringIO(), width=60)
     introduce(header, console)
     assert f"column{'long' * 30!r}:3missing" in "".join(console.file.getvalue().split())
+    assert console.file.getvalue().startswith(header.title)
 
 
 def test_beside_the_paper(tmp_path):
@@ -310,3 +318,4 @@ def test_a_terminal_shows_the_first_tables_and_names_the_others(filled):
     conclude(report, console)
     text = console.file.getvalue()
     assert "row of 1" in text and "row of 2" not in text and "More tables in the report: table 2; table 3." in text
+    assert " ".join(report.in_short) in " ".join(text.partition("\nIn short\n")[2].split()), "the answer comes last"
