@@ -165,6 +165,19 @@ def test_auroc_is_that_of_scikit_learn_with_ties():
     assert beyond.auroc(torch.ones(3), torch.zeros(4)) == 1 and beyond.auroc(torch.ones(3), torch.ones(4)) == 0.5
 
 
+def test_other_images_are_told_by_a_lower_probability_or_score(monkeypatch):
+    """Scores of test images lie higher, but two of three are as unsure: by score all are told, by probability a third."""
+    scores = {"test": torch.tensor([[4.0, 0, 0, 0], [9, 9, 0, 0], [8, 8, 0, 0]]), "other": torch.tensor([[1.0, 1, 0, 0]] * 2)}
+    monkeypatch.setattr(beyond, "outputs_of", lambda network, x, preprocess: scores[x])
+    monkeypatch.setattr(beyond, "read", lambda spec: SimpleNamespace(test=SimpleNamespace(x=spec["name"])))
+    data, model = SimpleNamespace(test=SimpleNamespace(x="test")), SimpleNamespace(preprocess=None)
+    net = networks.Trained(nn.Identity(), model, plan.make_loss({"name": "ce"}), data, {}, "")
+    found = beyond._outside(net, {"name": "other"})
+    probability = {name: torch.softmax(values, 1).amax(1) for name, values in scores.items()}
+    assert found["auroc_probability"] == beyond.auroc(probability["test"], probability["other"])
+    assert found["auroc_score"] == 1 and found["outside_images"] == 2
+
+
 def test_collapsed_features_have_zero_collapse_measures_and_spread_gives_nc1_in_closed_form():
     """Means on a simplex of radius a, spread s along every axis: NC1 = s^2 (K-1)^2 / (K a^2)."""
     classes, dim, radius, spread = 5, 8, 3.0, 0.2
@@ -192,6 +205,29 @@ def test_no_example_carries_over_where_no_image_is_right(tmp_path):
     net = networks.Trained(model, model, None, SimpleNamespace(test=test), {}, "")
     settings = {"levels": [2, 8], "steps": 3, "points": None}
     assert beyond.transfer(net, net, settings, measures.Notes(tmp_path)) == {"points": 0, "timings": {}}
+
+
+def test_examples_are_made_on_the_source_and_tried_on_the_other(tmp_path):
+    """Each of two models looks at a channel of its own: what misleads one says nothing to the other; a third looks at both."""
+    x = torch.randint(120, 136, (40, 2, 1, 1), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    first, second, both = (nn.Sequential(nn.Flatten(), nn.Linear(2, 2)).eval() for _ in range(3))
+    for model, weight in ((first, (1.0, 0.0)), (second, (0.0, 1.0)), (both, (1.0, 0.5))):
+        model[1].weight.data, model[1].bias.data = torch.tensor([(0.0, 0.0), weight]), torch.tensor([0.5 * sum(weight), 0.0])
+    y = first(x.float() / 255).argmax(1)
+    data = SimpleNamespace(test=Split(x, y))
+    nets = {name: networks.Trained(m, m, None, data, {}, "") for name, m in (("1", first), ("2", second), ("3", both))}
+    settings = {"levels": [1, 16], "steps": 10, "points": 40}
+
+    def found(net, source):
+        folder = tmp_path / f"{net}{source}"
+        folder.mkdir()
+        return beyond.transfer(nets[net], nets[source], settings, measures.Notes(folder))
+
+    same, other, wider = found("1", "1"), found("1", "2"), found("1", "3")
+    assert same["points"] == 40 and same["transfer_16"] == same["source_16"] == 0 < same["transfer_1"] < 1
+    assert other["points"] == int((second(x.float() / 255).argmax(1) == y).sum()) < 40, "of the images that both have right"
+    assert (other["transfer_16"], other["source_16"]) == (1, 0)
+    assert wider["transfer_16"] == 0, "it moves the first channel too"
 
 
 def test_the_strongest_example_of_a_linear_model_is_a_corner_of_the_ball():

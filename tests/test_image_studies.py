@@ -22,6 +22,7 @@ from squareloss.lab.studies.images import measures, networks, plan, study
 from squareloss.lab.studies.images.data import read, stand_in
 from squareloss.lab.training import captured
 from squareloss.lab.training.loop import Diverged
+from squareloss.lab.training.recipes import Adversary
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures" / "images.py"
 NAMES = ("table1", "gaussian_noise", "reliability", "adversarial_training", "codings", "beyond_paper")
@@ -58,8 +59,14 @@ def test_cells_are_unique_and_networks_and_recipes_can_be_built(name, recipe):
     for cell in chosen.cells("paper"):
         made = plan.make_recipe(cell.spec["recipe"])
         assert cell.gpus == 1 and (made.epochs == 200) == (recipe == "paper")
+        steps = made.adversary.steps if made.adversary else 0
+        assert steps == int(next((part[3:] for part in cell.name.split("-") if part.startswith("adv")), 0))
+        assert not steps or made.adversary == Adversary(steps, 8 / 255, {3: 4 / 255, 7: 2 / 255}[steps])
+        if recipe != "fast":
+            assert (made.lr, made.batch_size) == ((0.1, 128) if "-b128" in cell.name else (0.01, 32))
         loss, data = plan.make_loss(cell.spec["loss"]), cell.spec["data"]["name"]
         assert cell.spec["network"]["outputs"] == plan.CLASSES[data]
+        assert cell.spec["measure"].get("outside", {}).get("name") != data, "images of other classes are of the other data set"
         if cell.spec["loss"]["name"] == "simplex" and "r1" not in cell.name:
             assert loss.link.radius == plan.CLASSES[data] and loss.scale == 1
 

@@ -118,6 +118,7 @@ def test_the_margin_is_drawn_as_a_survival_function(monkeypatch):
     x, y = drawn_lines(monkeypatch, [row])["l_2 radius"]["ce"]
     expected = stats.ecdf([*reach, 100.0]).sf.evaluate(x)  # beyond every place that is drawn
     assert x[0] == 0 and len(x) > 10 and y[0] == pytest.approx(expected)
+    assert x[-1] == pytest.approx(np.quantile(reach, 0.95)), "up to where nearly all that can be moved have moved"
 
 
 def test_curves_with_other_points_than_the_first_are_left_out(monkeypatch):
@@ -175,6 +176,9 @@ def test_what_was_run_where_in_the_order_of_the_study(filled):
         and sum(m == "1" for ms in marks.values() for m in ms) == 1
     )
     assert [row[0].text.partition(":")[0] for row in where.rows] == ["1", "2"]
+    lost = matrix([replace(first, status="diverged"), *others], header)
+    said = [entry.text for row in lost.rows for entry in row[1:] if not entry.text.endswith(" s")]
+    assert said == [f"{first.seconds:.1f} s diverged"], "only what did not end well is said"
 
 
 def test_learning_rates_that_diverged_have_a_column_if_there_are_any(filled):
@@ -318,4 +322,9 @@ def test_a_terminal_shows_the_first_tables_and_names_the_others(filled):
     conclude(report, console)
     text = console.file.getvalue()
     assert "row of 1" in text and "row of 2" not in text and "More tables in the report: table 2; table 3." in text
+    networks, probabilities = text.partition("\nProbabilities\n")[::2]
+    assert "\nNetworks\n" in networks and "accuracy" in networks and "ECE" not in networks, (
+        "what a network has however it is read"
+    )
+    assert "ECE" in probabilities.partition("\ntable 0\n")[0] and "accuracy" not in probabilities.partition("\ntable 0\n")[0]
     assert " ".join(report.in_short) in " ".join(text.partition("\nIn short\n")[2].split()), "the answer comes last"

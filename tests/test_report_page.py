@@ -50,6 +50,10 @@ def test_logarithmic_axes_take_and_tell_the_values_themselves():
     assert plot.at(100, 0.01) == ((left + right) / 2, (top + bottom) / 2)
     assert plot.at(100, -1)[1] == bottom, "what has no logarithm is at the edge"
     plot.line([(20, 0.05)], 0, "SL")
+    assert all(place == pytest.approx(float(text)) for axis in "xy" for place, text in plot._marks(axis))
+    wide = Plot("n", "error", (1e-6, 1e7), (0.2, 0.7), log="xy")
+    assert [place for place, _ in wide._marks("x")] == pytest.approx([1e-6, 1e-3, 1, 1e3, 1e6])
+    assert [text for _, text in wide._marks("y")] == ["0.2", "0.3", "0.4", "0.5", "0.6", "0.7"]
     texts = re.findall(">([^<]+)<", plot.svg())
     assert "SL: 0.05 at 20" in texts and {"10", "100", "1000", "0.001", "0.01", "0.1"} <= set(texts)
 
@@ -109,6 +113,8 @@ def test_pictures_of_the_runs_are_embedded(tmp_path):
     )
     page = write(tmp_path).read_text()
     assert 'src="data:image/png;base64,iVBORyBub3QgcmVhbGx5"' in page
+    next(tmp_path.rglob("*boundary.png")).unlink()
+    assert "data:image/png" not in write(tmp_path).read_text(), "the numbers are there without it"
 
 
 # --- one file
