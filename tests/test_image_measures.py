@@ -105,11 +105,12 @@ def test_robust_shares_of_a_linear_model_are_the_exact_ones(tmp_path, loss):
     level = 4
     assert (radius / level - 1).abs().min() > 0.01
     net = networks.Trained(model, model, plan.make_loss(loss), SimpleNamespace(test=Split(x, y)), {}, "")
-    settings = {"levels": [level], "steps": 20, "points": None, "attacks": ["apgd-ce", "apgd-t"]}
+    settings = {"levels": [level, 8], "steps": 20, "points": None, "attacks": ["apgd-ce", "apgd-t"]}
     found = {}
     for name in ("by_loss", "adaptive", "standard"):
         (tmp_path / name).mkdir()
-        found |= getattr(measures, name)(net, settings, 0, measures.Notes(tmp_path / name))
+        found |= getattr(measures, name)(net, settings, 0, notes := measures.Notes(tmp_path / name))
+        assert notes.total == len(notes.found), "so the share that is done grows evenly, to all of it"
     exact = float((radius > level).double().mean())
     assert 0.1 < exact < 0.9
     for key in ("pgd_least", "worst", "autoattack", "least", *(["autoattack_eta"] if loss["name"] == "simplex" else [])):
@@ -166,8 +167,11 @@ def test_auroc_is_that_of_scikit_learn_with_ties():
 
 
 def test_other_images_are_told_by_a_lower_probability_or_score(monkeypatch):
-    """Scores of test images lie higher, but two of three are as unsure: by score all are told, by probability a third."""
-    scores = {"test": torch.tensor([[4.0, 0, 0, 0], [9, 9, 0, 0], [8, 8, 0, 0]]), "other": torch.tensor([[1.0, 1, 0, 0]] * 2)}
+    """The highest score of test images is farther above the mean; two of three are no surer by softmax; shifts tell nothing."""
+    scores = {
+        "test": torch.tensor([[4.0, 0, 0, 0], [9, 9, 0, 0], [8, 8, 0, 0]]),
+        "other": torch.tensor([[31.0, 31, 30, 30]] * 2),
+    }
     monkeypatch.setattr(beyond, "outputs_of", lambda network, x, preprocess: scores[x])
     monkeypatch.setattr(beyond, "read", lambda spec: SimpleNamespace(test=SimpleNamespace(x=spec["name"])))
     data, model = SimpleNamespace(test=SimpleNamespace(x="test")), SimpleNamespace(preprocess=None)
