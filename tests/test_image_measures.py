@@ -117,7 +117,7 @@ def test_robust_shares_of_a_linear_model_are_the_exact_ones(tmp_path, loss):
         assert found[f"{key}_{level}"] == pytest.approx(exact), key
 
 
-def test_each_half_is_read_by_the_temperature_of_the_other():
+def test_each_half_is_read_by_the_temperature_of_the_other(tmp_path, monkeypatch):
     """Scores of one half are multiplied by five: the other half's temperature is then five times too small for them."""
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(2000, 5, generator=generator) * 2
@@ -128,6 +128,14 @@ def test_each_half_is_read_by_the_temperature_of_the_other():
     first, second = (one.state()["temperature"] for one in fitted)
     assert second / first == pytest.approx(5, rel=0.3)
     assert torch.allclose(probabilities[order[:1000]], torch.softmax(outputs[order[:1000]] / first, 1), atol=1e-5)
+    monkeypatch.setattr(measures, "_outputs", lambda net, notes: outputs)
+    data = SimpleNamespace(test=SimpleNamespace(y=labels))
+    net = networks.Trained(nn.Identity(), None, plan.make_loss({"name": "ce"}), data, {}, "")
+    found = measures._readings(net, measures.Notes(tmp_path))
+    assert found["temperature"] == pytest.approx(float(first + second) / 2, rel=1e-3)
+    for reading, read in {"": torch.softmax(outputs, 1), "+temperature": probabilities}.items():
+        assert found["readings"][reading]["ece"] == pytest.approx(float(metrics.ece(read, labels)), abs=1e-4)
+    assert found["accuracy"] == float((outputs.argmax(1) == labels).double().mean())
 
 
 def test_readings_of_eta_and_of_calibrators(tmp_path, monkeypatch):

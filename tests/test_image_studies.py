@@ -74,9 +74,16 @@ def test_cells_are_unique_and_networks_and_recipes_can_be_built(name, recipe):
 def test_the_papers_networks_can_be_built():
     specs = {json.dumps(cell.spec["network"]) for name in NAMES for cell in studies.get(name).cells("paper")}
     assert len(specs) == 4
+    millions = {}
     for spec in map(json.loads, specs):
         with torch.device("meta"):
-            assert models.build(spec)(torch.zeros(2, 3, 32, 32)).shape == (2, spec["outputs"])
+            network = models.build(spec)
+            assert network(torch.zeros(2, 3, 32, 32)).shape == (2, spec["outputs"])
+        millions[spec["name"], spec["outputs"]] = round(sum(p.numel() for p in network.parameters()) / 1e6, 1)
+    wide = {("wide_resnet", 10): 17.1, ("wide_resnet", 100): 17.2}  # as Zagoruyko and Komodakis count WRN-16-10
+    assert millions == {("resnet18", 10): 11.2, ("resnet50", 100): 23.7, **wide}
+    for short, paper in zip(plan.RECIPES["short"].values(), plan.RECIPES["paper"].values(), strict=True):
+        assert short.epochs / short.step_size == paper.epochs / paper.step_size, "the same schedule"
 
 
 def test_studies_share_cells_and_recipes_do_not():
