@@ -140,6 +140,8 @@ def test_a_network_without_a_measure_is_neither_in_its_table_nor_in_the_figure()
     )
     assert [row[2].text for row in images.noise([some, clean, none]).rows] == ["some", "clean"]
     assert [panel.heading.split()[-1] for panel in images.robustness([some, clean, none]).panels] == ["some"]
+    some.metrics[0]["least_2"] = some.metrics[1]["least_2"] = 0.05
+    assert list(images.robustness([some]).panels[0].legend) == [(0, "PGD", False), (1, "least over all", True)]
 
 
 def test_measures_that_some_seeds_lack_say_so():

@@ -15,7 +15,7 @@ from scipy import stats
 
 from report_records import fill
 from squareloss.lab.report import figures as figures_module
-from squareloss.lab.report import gather, write
+from squareloss.lab.report import gather, tables, write
 from squareloss.lab.report.console import conclude, introduce, put
 from squareloss.lab.report.header import Claim, Header, read
 from squareloss.lab.report.rows import Row, columns_of, rows_of
@@ -151,11 +151,15 @@ def test_beside_the_paper(tmp_path):
         Claim("ece", "ce", "simplex"),
         Claim("brier", "ce", "focal"),
         Claim("margin", "simplex", "ce"),
+        Claim("ece", "simplex", "ce"),
     ]
     paper = {"ce": {"accuracy": [0.931, 0.002, 5]}, "simplex": {"accuracy": [0.99, None, None]}}
     store, header = fill(tmp_path, paper=paper, claims=claims)
     rows = rows_of(store.records(), header)
-    assert [judge(claim, rows, header).split(":")[0] for claim in claims] == ["holds", "does not hold", "not run", "not run"]
+    assert [judge(claim, rows, header).split(":")[0] for claim in claims] == [
+        "holds", "does not hold", "not run", "not run", "holds",
+    ]  # fmt: skip
+    assert [row[1].kind for row in tables.claims(rows, header).rows] == ["agrees", "differs", "", "", "agrees"]
     text = write(store.folder, "md").read_text()
     assert "| ce | accuracy (%) | 93." in text and "| 93.10 (0.20) | agrees |" in text
     assert "| 99.00 | differs |" in text
@@ -316,8 +320,8 @@ def test_a_verdict_stands_beside_the_name_in_a_list():
 
 def test_a_terminal_shows_the_first_tables_and_names_the_others(filled):
     (report,) = gather(filled[0].folder)
-    tables = [Table(f"table {i}", ["a", "b"], [[Entry(f"row of {i}"), Entry("1")]]) for i in range(4)]
-    report.__dict__["view"] = View(tables, brief=2)
+    own = [Table(f"table {i}", ["a", "b"], [[Entry(f"row of {i}"), Entry("1")]]) for i in range(4)]
+    report.__dict__["view"] = View(own, brief=2)
     console = Console(file=io.StringIO(), width=80)
     conclude(report, console)
     text = console.file.getvalue()

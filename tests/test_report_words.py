@@ -149,6 +149,9 @@ def test_every_ground_of_the_intervals_is_told(filled):
     rows = rows_of(store.records(), header)
     caption = differences(rows, header).caption
     assert caption.startswith("95% intervals of the difference: 3 seeds, paired; 2 seeds, paired. Widened")
+    assert "Widened" not in differences(rows, replace(header, overlap=0.0)).caption
+    one = replace(header, seeds=[0])
+    assert "Widened" not in differences(rows_of(store.records(), one), one).caption, "of one seed nothing is"
     of = {row.name: row for row in rows}
     plain, wide = (difference(of["simplex"], of["ce"], COLUMNS[0], overlap) for overlap in (0.0, 0.5))
     assert (wide.high - wide.low) / (plain.high - plain.low) == pytest.approx((1 + 3 * 0.5) ** 0.5), "and widened they are"
