@@ -65,6 +65,8 @@ def test_costs_follow_the_spec():
     assert costs.training(shorter) == pytest.approx(costs.training(spec) / 100)
     harder = {**spec, "recipe": {**spec["recipe"], "adversary": {"steps": 7}}}
     assert costs.training(harder) == 8 * costs.training(spec)
+    larger = {**spec, "recipe": {**spec["recipe"], "batch_size": 128}}
+    assert costs.training(larger) < 0.7 * costs.training(spec), "larger batches fill the chip"
     assert costs.training(CELLS["wrn16_10-cifar10-SL-pgd"].spec) > 2 * costs.training(spec)
     assert CELLS["resnet18-cifar10-CE-clean"].weight > 200 > 50 > CELLS["resnet18-cifar10-CE-pgd"].weight
 

@@ -64,6 +64,29 @@ def test_autoattack_on_eta_in_two_parts_is_autoattack_on_eta(tmp_path):
         assert torch.equal(measures._unpacked(found["broken"], 40), whole.broken) and 0 < found["robust"] < 1
 
 
+def test_on_eta_only_that_is_attacked_again_which_scores_leave_open(monkeypatch):
+    """Attacks by a table: cross-entropy breaks other images on eta than on scores, what knows no scale breaks the same ones."""
+    on_scores, on_eta, other = torch.rand(3, 200, generator=torch.Generator().manual_seed(0)) < 0.5
+    net = networks.Trained(nn.Identity(), nn.Identity(), plan.make_loss({"name": "simplex", "radius": 5}), None, {}, "")
+    x, y, asked = torch.arange(200.0).unsqueeze(1), torch.zeros(200, dtype=torch.long), []
+
+    def fake(model, x, y, eps, *, attacks, **options):
+        rows = x[:, 0].long()
+        asked.append((attacks, rows.tolist()))
+        ce = (on_eta if model is net.eta else on_scores)[rows] & ("apgd-ce" in attacks)
+        broken = ce | other[rows] & ("square" in attacks)
+        by = ["apgd-ce" if first else "square" if any_ else "" for first, any_ in zip(ce, broken, strict=True)]
+        return SimpleNamespace(broken=broken, attack=by, robust_accuracy=1 - float(broken.float().mean()), passes=0)
+
+    monkeypatch.setattr(measures, "autoattack", fake)
+    scores = measures._record(lambda: measures.autoattack(net.model, x, y, 0.1, attacks=["apgd-ce", "square"]))
+    assert torch.equal(measures._unpacked(scores["broken"], 200), on_scores | other)
+    found = measures._on_eta(net, x, y, 0.1, ["apgd-ce", "square"], 0, scores)
+    assert torch.equal(measures._unpacked(found["broken"], 200), on_eta | other)
+    left = (on_scores & ~on_eta).nonzero().flatten().tolist()
+    assert asked[1:] == [(["apgd-ce"], list(range(200))), (["square"], left)]
+
+
 @pytest.mark.parametrize("loss", [{"name": "ce"}, {"name": "simplex", "radius": 4}], ids=lambda loss: loss["name"])
 def test_robust_shares_of_a_linear_model_are_the_exact_ones(tmp_path, loss):
     """A point breaks beyond the least of its margins, each over the sum of the slopes' sizes; the box is far."""
@@ -82,18 +105,19 @@ def test_robust_shares_of_a_linear_model_are_the_exact_ones(tmp_path, loss):
     level = 4
     assert (radius / level - 1).abs().min() > 0.01
     net = networks.Trained(model, model, plan.make_loss(loss), SimpleNamespace(test=Split(x, y)), {}, "")
-    settings = {"levels": [level], "steps": 20, "points": None, "attacks": ["apgd-ce", "apgd-t"]}
+    settings = {"levels": [level, 8], "steps": 20, "points": None, "attacks": ["apgd-ce", "apgd-t"]}
     found = {}
     for name in ("by_loss", "adaptive", "standard"):
         (tmp_path / name).mkdir()
-        found |= getattr(measures, name)(net, settings, 0, measures.Notes(tmp_path / name))
+        found |= getattr(measures, name)(net, settings, 0, notes := measures.Notes(tmp_path / name))
+        assert notes.total == len(notes.found), "so the share that is done grows evenly, to all of it"
     exact = float((radius > level).double().mean())
     assert 0.1 < exact < 0.9
     for key in ("pgd_least", "worst", "autoattack", "least", *(["autoattack_eta"] if loss["name"] == "simplex" else [])):
         assert found[f"{key}_{level}"] == pytest.approx(exact), key
 
 
-def test_each_half_is_read_by_the_temperature_of_the_other():
+def test_each_half_is_read_by_the_temperature_of_the_other(tmp_path, monkeypatch):
     """Scores of one half are multiplied by five: the other half's temperature is then five times too small for them."""
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(2000, 5, generator=generator) * 2
@@ -104,6 +128,14 @@ def test_each_half_is_read_by_the_temperature_of_the_other():
     first, second = (one.state()["temperature"] for one in fitted)
     assert second / first == pytest.approx(5, rel=0.3)
     assert torch.allclose(probabilities[order[:1000]], torch.softmax(outputs[order[:1000]] / first, 1), atol=1e-5)
+    monkeypatch.setattr(measures, "_outputs", lambda net, notes: outputs)
+    data = SimpleNamespace(test=SimpleNamespace(y=labels))
+    net = networks.Trained(nn.Identity(), None, plan.make_loss({"name": "ce"}), data, {}, "")
+    found = measures._readings(net, measures.Notes(tmp_path))
+    assert found["temperature"] == pytest.approx(float(first + second) / 2, rel=1e-3)
+    for reading, read in {"": torch.softmax(outputs, 1), "+temperature": probabilities}.items():
+        assert found["readings"][reading]["ece"] == pytest.approx(float(metrics.ece(read, labels)), abs=1e-4)
+    assert found["accuracy"] == float((outputs.argmax(1) == labels).double().mean())
 
 
 def test_readings_of_eta_and_of_calibrators(tmp_path, monkeypatch):
@@ -142,6 +174,22 @@ def test_auroc_is_that_of_scikit_learn_with_ties():
     assert beyond.auroc(torch.ones(3), torch.zeros(4)) == 1 and beyond.auroc(torch.ones(3), torch.ones(4)) == 0.5
 
 
+def test_other_images_are_told_by_a_lower_probability_or_score(monkeypatch):
+    """The highest score of test images is farther above the mean; two of three are no surer by softmax; shifts tell nothing."""
+    scores = {
+        "test": torch.tensor([[4.0, 0, 0, 0], [9, 9, 0, 0], [8, 8, 0, 0]]),
+        "other": torch.tensor([[31.0, 31, 30, 30]] * 2),
+    }
+    monkeypatch.setattr(beyond, "outputs_of", lambda network, x, preprocess: scores[x])
+    monkeypatch.setattr(beyond, "read", lambda spec: SimpleNamespace(test=SimpleNamespace(x=spec["name"])))
+    data, model = SimpleNamespace(test=SimpleNamespace(x="test")), SimpleNamespace(preprocess=None)
+    net = networks.Trained(nn.Identity(), model, plan.make_loss({"name": "ce"}), data, {}, "")
+    found = beyond._outside(net, {"name": "other"})
+    probability = {name: torch.softmax(values, 1).amax(1) for name, values in scores.items()}
+    assert found["auroc_probability"] == beyond.auroc(probability["test"], probability["other"])
+    assert found["auroc_score"] == 1 and found["outside_images"] == 2
+
+
 def test_collapsed_features_have_zero_collapse_measures_and_spread_gives_nc1_in_closed_form():
     """Means on a simplex of radius a, spread s along every axis: NC1 = s^2 (K-1)^2 / (K a^2)."""
     classes, dim, radius, spread = 5, 8, 3.0, 0.2
@@ -169,6 +217,29 @@ def test_no_example_carries_over_where_no_image_is_right(tmp_path):
     net = networks.Trained(model, model, None, SimpleNamespace(test=test), {}, "")
     settings = {"levels": [2, 8], "steps": 3, "points": None}
     assert beyond.transfer(net, net, settings, measures.Notes(tmp_path)) == {"points": 0, "timings": {}}
+
+
+def test_examples_are_made_on_the_source_and_tried_on_the_other(tmp_path):
+    """Each of two models looks at a channel of its own: what misleads one says nothing to the other; a third looks at both."""
+    x = torch.randint(120, 136, (40, 2, 1, 1), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    first, second, both = (nn.Sequential(nn.Flatten(), nn.Linear(2, 2)).eval() for _ in range(3))
+    for model, weight in ((first, (1.0, 0.0)), (second, (0.0, 1.0)), (both, (1.0, 0.5))):
+        model[1].weight.data, model[1].bias.data = torch.tensor([(0.0, 0.0), weight]), torch.tensor([0.5 * sum(weight), 0.0])
+    y = first(x.float() / 255).argmax(1)
+    data = SimpleNamespace(test=Split(x, y))
+    nets = {name: networks.Trained(m, m, None, data, {}, "") for name, m in (("1", first), ("2", second), ("3", both))}
+    settings = {"levels": [1, 16], "steps": 10, "points": 40}
+
+    def found(net, source):
+        folder = tmp_path / f"{net}{source}"
+        folder.mkdir()
+        return beyond.transfer(nets[net], nets[source], settings, measures.Notes(folder))
+
+    same, other, wider = found("1", "1"), found("1", "2"), found("1", "3")
+    assert same["points"] == 40 and same["transfer_16"] == same["source_16"] == 0 < same["transfer_1"] < 1
+    assert other["points"] == int((second(x.float() / 255).argmax(1) == y).sum()) < 40, "of the images that both have right"
+    assert (other["transfer_16"], other["source_16"]) == (1, 0)
+    assert wider["transfer_16"] == 0, "it moves the first channel too"
 
 
 def test_the_strongest_example_of_a_linear_model_is_a_corner_of_the_ball():

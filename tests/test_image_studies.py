@@ -15,12 +15,14 @@ from squareloss.lab.report import write
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.views import images, paper_images
 from squareloss.lab.report.views.image_rows import nets
+from squareloss.lab.report.write import gather
 from squareloss.lab.runs import Cell, Context, Job, Store, execute, expand
 from squareloss.lab.studies import run
 from squareloss.lab.studies.images import measures, networks, plan, study
 from squareloss.lab.studies.images.data import read, stand_in
 from squareloss.lab.training import captured
 from squareloss.lab.training.loop import Diverged
+from squareloss.lab.training.recipes import Adversary
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures" / "images.py"
 NAMES = ("table1", "gaussian_noise", "reliability", "adversarial_training", "codings", "beyond_paper")
@@ -57,8 +59,14 @@ def test_cells_are_unique_and_networks_and_recipes_can_be_built(name, recipe):
     for cell in chosen.cells("paper"):
         made = plan.make_recipe(cell.spec["recipe"])
         assert cell.gpus == 1 and (made.epochs == 200) == (recipe == "paper")
+        steps = made.adversary.steps if made.adversary else 0
+        assert steps == int(next((part[3:] for part in cell.name.split("-") if part.startswith("adv")), 0))
+        assert not steps or made.adversary == Adversary(steps, 8 / 255, {3: 4 / 255, 7: 2 / 255}[steps])
+        if recipe != "fast":
+            assert (made.lr, made.batch_size) == ((0.1, 128) if "-b128" in cell.name else (0.01, 32))
         loss, data = plan.make_loss(cell.spec["loss"]), cell.spec["data"]["name"]
         assert cell.spec["network"]["outputs"] == plan.CLASSES[data]
+        assert cell.spec["measure"].get("outside", {}).get("name") != data, "images of other classes are of the other data set"
         if cell.spec["loss"]["name"] == "simplex" and "r1" not in cell.name:
             assert loss.link.radius == plan.CLASSES[data] and loss.scale == 1
 
@@ -66,9 +74,16 @@ def test_cells_are_unique_and_networks_and_recipes_can_be_built(name, recipe):
 def test_the_papers_networks_can_be_built():
     specs = {json.dumps(cell.spec["network"]) for name in NAMES for cell in studies.get(name).cells("paper")}
     assert len(specs) == 4
+    millions = {}
     for spec in map(json.loads, specs):
         with torch.device("meta"):
-            assert models.build(spec)(torch.zeros(2, 3, 32, 32)).shape == (2, spec["outputs"])
+            network = models.build(spec)
+            assert network(torch.zeros(2, 3, 32, 32)).shape == (2, spec["outputs"])
+        millions[spec["name"], spec["outputs"]] = round(sum(p.numel() for p in network.parameters()) / 1e6, 1)
+    wide = {("wide_resnet", 10): 17.1, ("wide_resnet", 100): 17.2}  # as Zagoruyko and Komodakis count WRN-16-10
+    assert millions == {("resnet18", 10): 11.2, ("resnet50", 100): 23.7, **wide}
+    for short, paper in zip(plan.RECIPES["short"].values(), plan.RECIPES["paper"].values(), strict=True):
+        assert short.epochs / short.step_size == paper.epochs / paper.step_size, "the same schedule"
 
 
 def test_studies_share_cells_and_recipes_do_not():
@@ -87,6 +102,9 @@ def test_the_papers_values_belong_to_cells():
     assert paper_images.values()["resnet18-cifar10-SL"]["accuracy"].std == 0.0007  # table 1 goes before the table of codings
     assert paper_images.values()["resnet18-cifar10-SL"]["autoattack_4"] == (None, None, None, "0*")
     assert paper_images.values()["resnet18-cifar10-SL-b128"]["accuracy"] == (0.1, None, 5, "*")
+    assert paper_images.values()["resnet18-cifar10-CE"]["noise_0.1"] == (0.9003, None, 5, "")
+    assert paper_images.values()["resnet50-cifar100-SL"]["noise_0.4"].mean == 0.0947
+    assert paper_images.values()["resnet18-cifar10-SL"]["ece"] == (0.0097, 0.001, 5, "")  # no share of a hundred
 
 
 def test_the_stand_in_is_the_same_every_time_and_flips_keep_the_class():
@@ -116,6 +134,7 @@ def test_table1_trains_each_network_once_and_other_studies_take_its_results(tmp_
     auto = found["resnet18-cifar10-SL-autoattack"]
     assert auto["least_8"] <= min(auto["autoattack_8"], auto["autoattack_eta_8"])
     assert "autoattack_eta_8" not in found["resnet18-cifar10-CE-autoattack"]
+    assert set(auto["timings"]) == {"autoattack 8/255", "autoattack_eta 8/255", "least 8/255"}
     smoke("gaussian_noise", tmp_path)
     readings = smoke("reliability", tmp_path)
     assert len(trained) == 3
@@ -125,6 +144,8 @@ def test_table1_trains_each_network_once_and_other_studies_take_its_results(tmp_
     sl = next(net for net in nets(Store(tmp_path).records()) if net.line == "resnet18-cifar10-SL")
     assert all(sl.by_seed(f"ece{reading}") for reading in ("", "+temperature", "+asinh", "+isotonic", "+renormalised"))
     page = write(tmp_path, "md").read_text()
+    headings = {figure.heading for report in gather(tmp_path) if report.header.study == "table1" for figure in report.figures}
+    assert {"Reliability", "Robustness"} <= headings
     for heading in ("Accuracy and robustness", "Gaussian noise", "Calibration", "What the paper says", "Cost", "stand-in"):
         assert heading in page
     assert "of its 8 networks" not in page, "stand-ins tell nothing of what Table 1 costs"

@@ -140,6 +140,8 @@ def test_a_network_without_a_measure_is_neither_in_its_table_nor_in_the_figure()
     )
     assert [row[2].text for row in images.noise([some, clean, none]).rows] == ["some", "clean"]
     assert [panel.heading.split()[-1] for panel in images.robustness([some, clean, none]).panels] == ["some"]
+    some.metrics[0]["least_2"] = some.metrics[1]["least_2"] = 0.05
+    assert list(images.robustness([some]).panels[0].legend) == [(0, "PGD", False), (1, "least over all", True)]
 
 
 def test_measures_that_some_seeds_lack_say_so():
@@ -195,7 +197,11 @@ def test_a_pair_of_two_batch_sizes_stands_together(tmp_path):
     lines = ["wrn16_10-cifar100-CE", "wrn16_10-cifar100-SL-b128", "resnet18-cifar10-SLr1"]
     for line in reversed(lines):
         Store(tmp_path).write("table1", Result(Job(cells[f"{line}-clean"], 0), {"accuracy": 0.8}))
-    assert [one.line for one in image_rows.nets(Store(tmp_path).records())] == lines
+    found = image_rows.nets(Store(tmp_path).records())
+    assert [one.line for one in found] == lines
+    assert [(ce.line, sl.line) for ce, sl in image_rows.pairs(found)] == [(lines[0], lines[1])]
+    coding = [net(f"wrn16_10-cifar10-{line}", accuracy=[0.9, 0.9]) for line in ("CE", "SL-b128")]
+    assert image_rows.pairs(coding) == [], "beyond Table 1, only what was trained at the same batch size is a pair"
 
 
 def test_attack_losses_stand_below_each_other():

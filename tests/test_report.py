@@ -15,7 +15,7 @@ from scipy import stats
 
 from report_records import fill
 from squareloss.lab.report import figures as figures_module
-from squareloss.lab.report import gather, write
+from squareloss.lab.report import gather, tables, write
 from squareloss.lab.report.console import conclude, introduce, put
 from squareloss.lab.report.header import Claim, Header, read
 from squareloss.lab.report.rows import Row, columns_of, rows_of
@@ -118,6 +118,14 @@ def test_the_margin_is_drawn_as_a_survival_function(monkeypatch):
     x, y = drawn_lines(monkeypatch, [row])["l_2 radius"]["ce"]
     expected = stats.ecdf([*reach, 100.0]).sf.evaluate(x)  # beyond every place that is drawn
     assert x[0] == 0 and len(x) > 10 and y[0] == pytest.approx(expected)
+    assert x[-1] == pytest.approx(np.quantile(reach, 0.95)), "up to where nearly all that can be moved have moved"
+
+
+def test_curves_with_other_points_than_the_first_are_left_out(monkeypatch):
+    made = lambda epochs, value: {"curve": {"epoch": list(epochs), "train_accuracy": [value] * len(epochs)}}
+    row = Row("ce", "ce", {0: made([1, 2], 0.75), 1: made([1, 2, 3], 0.1), 2: made([1, 2], 0.5)})
+    x, y = drawn_lines(monkeypatch, [row])["epoch"]["ce"]
+    assert x.tolist() == [1, 2] and y.tolist() == [[0.25, 0.25], [0.5, 0.5]]
 
 
 @pytest.mark.parametrize(("accuracy", "kind"), [(0.5, "over"), (0.95, "under")])
@@ -134,6 +142,7 @@ def test_long_names_are_told_whole(filled):
     header, console = replace(filled[1], notes=[f"column {'long' * 30!r}: 3 missing"]), Console(file=io.StringIO(), width=60)
     introduce(header, console)
     assert f"column{'long' * 30!r}:3missing" in "".join(console.file.getvalue().split())
+    assert console.file.getvalue().startswith(header.title)
 
 
 def test_beside_the_paper(tmp_path):
@@ -142,11 +151,15 @@ def test_beside_the_paper(tmp_path):
         Claim("ece", "ce", "simplex"),
         Claim("brier", "ce", "focal"),
         Claim("margin", "simplex", "ce"),
+        Claim("ece", "simplex", "ce"),
     ]
     paper = {"ce": {"accuracy": [0.931, 0.002, 5]}, "simplex": {"accuracy": [0.99, None, None]}}
     store, header = fill(tmp_path, paper=paper, claims=claims)
     rows = rows_of(store.records(), header)
-    assert [judge(claim, rows, header).split(":")[0] for claim in claims] == ["holds", "does not hold", "not run", "not run"]
+    assert [judge(claim, rows, header).split(":")[0] for claim in claims] == [
+        "holds", "does not hold", "not run", "not run", "holds",
+    ]  # fmt: skip
+    assert [row[1].kind for row in tables.claims(rows, header).rows] == ["agrees", "differs", "", "", "agrees"]
     text = write(store.folder, "md").read_text()
     assert "| ce | accuracy (%) | 93." in text and "| 93.10 (0.20) | agrees |" in text
     assert "| 99.00 | differs |" in text
@@ -167,6 +180,9 @@ def test_what_was_run_where_in_the_order_of_the_study(filled):
         and sum(m == "1" for ms in marks.values() for m in ms) == 1
     )
     assert [row[0].text.partition(":")[0] for row in where.rows] == ["1", "2"]
+    lost = matrix([replace(first, status="diverged"), *others], header)
+    said = [entry.text for row in lost.rows for entry in row[1:] if not entry.text.endswith(" s")]
+    assert said == [f"{first.seconds:.1f} s diverged"], "only what did not end well is said"
 
 
 def test_learning_rates_that_diverged_have_a_column_if_there_are_any(filled):
@@ -304,9 +320,15 @@ def test_a_verdict_stands_beside_the_name_in_a_list():
 
 def test_a_terminal_shows_the_first_tables_and_names_the_others(filled):
     (report,) = gather(filled[0].folder)
-    tables = [Table(f"table {i}", ["a", "b"], [[Entry(f"row of {i}"), Entry("1")]]) for i in range(4)]
-    report.__dict__["view"] = View(tables, brief=2)
+    own = [Table(f"table {i}", ["a", "b"], [[Entry(f"row of {i}"), Entry("1")]]) for i in range(4)]
+    report.__dict__["view"] = View(own, brief=2)
     console = Console(file=io.StringIO(), width=80)
     conclude(report, console)
     text = console.file.getvalue()
     assert "row of 1" in text and "row of 2" not in text and "More tables in the report: table 2; table 3." in text
+    networks, probabilities = text.partition("\nProbabilities\n")[::2]
+    assert "\nNetworks\n" in networks and "accuracy" in networks and "ECE" not in networks, (
+        "what a network has however it is read"
+    )
+    assert "ECE" in probabilities.partition("\ntable 0\n")[0] and "accuracy" not in probabilities.partition("\ntable 0\n")[0]
+    assert " ".join(report.in_short) in " ".join(text.partition("\nIn short\n")[2].split()), "the answer comes last"

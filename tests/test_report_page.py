@@ -30,6 +30,7 @@ def filled(tmp_path):
 def test_ticks_are_round_and_inside():
     assert ticks(0, 1) == [0, 0.2, 0.4, 0.6, 0.8, 1]
     assert ticks(0, 0.1) == [0, 0.02, 0.04, 0.06, 0.08, 0.1]
+    assert ticks(3, 3) == [3]
     for low, high in ((0, 0.7843), (3, 97), (-0.3, 1), (0, 1e-4)):
         found = ticks(low, high)
         assert 2 <= len(found) <= 6 and low <= found[0] and found[-1] <= high * (1 + 1e-9)
@@ -49,8 +50,36 @@ def test_logarithmic_axes_take_and_tell_the_values_themselves():
     assert plot.at(100, 0.01) == ((left + right) / 2, (top + bottom) / 2)
     assert plot.at(100, -1)[1] == bottom, "what has no logarithm is at the edge"
     plot.line([(20, 0.05)], 0, "SL")
+    assert all(place == pytest.approx(float(text)) for axis in "xy" for place, text in plot._marks(axis))
+    wide = Plot("n", "error", (1e-6, 1e7), (0.2, 0.7), log="xy")
+    assert [place for place, _ in wide._marks("x")] == pytest.approx([1e-6, 1e-3, 1, 1e3, 1e6])
+    assert [text for _, text in wide._marks("y")] == ["0.2", "0.3", "0.4", "0.5", "0.6", "0.7"]
     texts = re.findall(">([^<]+)<", plot.svg())
     assert "SL: 0.05 at 20" in texts and {"10", "100", "1000", "0.001", "0.01", "0.1"} <= set(texts)
+
+
+def test_marks_are_drawn_where_the_data_are():
+    plot = Plot("x", "y", (0, 10), (0, 4), width=180, height=152)  # ten units to one of x, 25 to one of y
+    (left, bottom), up, right = plot.at(0, 0), -25, 10
+    plot.box(2, 5, 3, 1, "bar", "told")
+    plot.bar(4, 1, 2, 0)
+    plot.circle(5, 2, 3, "told")
+    plot.image("data:,")
+    plot.rule((0, 1), (10, 3))
+    plot.trace([(0, 0), (10, 4)], "guide")
+    plot.dots([(1, 1), (3, 2)], 0, 2)
+    plot.band([(0, 1), (5, 1)], [(0, 2), (5, 3)], 0)
+    own = [re.sub(r'(class|style|href)="[^"]*"|[xy][12]=', "", part) for part in plot.parts]  # the coordinates alone
+    box, bar, circle, image, rule, trace, dots, band = ([float(v) for v in re.findall(r"-?[\d.]+", part)] for part in own)
+    at = lambda x, y: [left + right * x, bottom + up * y]
+    assert box == [*at(2, 3), 3 * right, -2 * up], "the larger value on top, whatever the order"
+    assert bar == [*at(4, 1), at(4, 2)[1], at(4, 1)[0] - 4, at(4, 1)[1], 8, at(4, 2)[0] - 4, at(4, 2)[1], 8]
+    assert circle == [*at(5, 2), 3 * right]
+    assert image == [*at(0, 4), 10 * right, -4 * up], "it fills the axes"
+    assert rule == [*at(0, 1), *at(10, 3)]
+    assert trace == [*at(0, 0), *at(10, 4)]
+    assert dots == [*at(1, 1), 0, *at(3, 2), 0]
+    assert band == [*at(0, 1), *at(5, 1), *at(5, 3), *at(0, 2)], "around, so that it does not cross itself"
 
 
 def test_figures_show_what_there_is(filled):
@@ -84,6 +113,8 @@ def test_pictures_of_the_runs_are_embedded(tmp_path):
     )
     page = write(tmp_path).read_text()
     assert 'src="data:image/png;base64,iVBORyBub3QgcmVhbGx5"' in page
+    next(tmp_path.rglob("*boundary.png")).unlink()
+    assert "data:image/png" not in write(tmp_path).read_text(), "the numbers are there without it"
 
 
 # --- one file

@@ -107,7 +107,10 @@ def test_noise_can_not_be_told_apart(tmp_path):
     one = rows_of(store.records(), replace(header, seeds=[0]))
     assert [v.word for v in verdicts(one, header)] == ["no interval"], "of one seed nothing is said to be alike"
     assert in_short(rows, header) == ["As trained, simplex against ce: no difference that can be told in accuracy."]
-    assert cautions(rows, header)[0].startswith("3 seeds make wide intervals")
+    wide, each = cautions(rows, header)
+    assert wide.startswith("3 seeds make wide intervals") and each.startswith("Each interval is a 95% one")
+    assert cautions(rows, replace(header, baseline="")) == [], "nothing is compared, so there is no interval to speak of"
+    assert cautions(one, replace(header, baseline="")) == []
 
 
 def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
@@ -124,7 +127,8 @@ def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
     found = difference(rows[1], rows[0], COLUMNS[0], 0.0)
     assert found.how == "one seed, bootstrap of the test points"
     assert 0 < found.low < 0.03 < found.high < 0.06  # paired: far narrower than the replicates' own spread of 0.05
-    assert "One seed" in cautions(rows, header)[0]
+    (said,) = cautions(rows, header)
+    assert said.startswith("One seed")
     more = Result(
         Job(Cell("simplex", {"task": "t", "loss": "simplex"}), 1),
         {"accuracy": 0.94},
@@ -145,6 +149,9 @@ def test_every_ground_of_the_intervals_is_told(filled):
     rows = rows_of(store.records(), header)
     caption = differences(rows, header).caption
     assert caption.startswith("95% intervals of the difference: 3 seeds, paired; 2 seeds, paired. Widened")
+    assert "Widened" not in differences(rows, replace(header, overlap=0.0)).caption
+    one = replace(header, seeds=[0])
+    assert "Widened" not in differences(rows_of(store.records(), one), one).caption, "of one seed nothing is"
     of = {row.name: row for row in rows}
     plain, wide = (difference(of["simplex"], of["ce"], COLUMNS[0], overlap) for overlap in (0.0, 0.5))
     assert (wide.high - wide.low) / (plain.high - plain.low) == pytest.approx((1 + 3 * 0.5) ** 0.5), "and widened they are"

@@ -189,7 +189,13 @@ def test_slopes_of_a_power_law():
 
 def test_fields():
     values = np.random.default_rng(0).random((5, 7))
+    values[0, :2] = 0, 1
+    assert fields.unpack(fields.pack([-0.5, 0.0, 1.0, 1.5]), 4).tolist() == [[0, 0, 1, 1]]
     assert np.abs(fields.unpack(fields.pack(values), 7) - values).max() <= 0.5 / 255 + 1e-12
+    lines = [[(-2.0, 2.0), (0.3, -1.2)], [(1.0, 1.5)] * 3]
+    back = fields.unpack_lines(fields.pack_lines(lines, 2.0), 2.0)
+    assert [len(line) for line in back] == [2, 3]
+    assert np.abs(np.concatenate(back) - np.concatenate(lines)).max() <= 2.0 / 999
     image = pytest.importorskip("PIL.Image")
     colours = fields.shade(values)
     file = base64.b64decode(fields.png(colours).partition(",")[2])

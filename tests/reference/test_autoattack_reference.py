@@ -32,20 +32,22 @@ OURS = {
 }
 
 
-def published(model, x, y, norm: str, names: list[str] | None = None, queries: int = 5000) -> torch.Tensor:
-    """Which points the published code breaks, (N,), clean errors among them."""
+def published(
+    model, x, y, norm: str, names: list[str] | None = None, queries: int = 5000, restarts: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which points the published code breaks, (N,), clean errors among them, and its examples (N, ...)."""
     suite = pyautoattack.AutoAttack(model, norm=norm, eps=EPS[norm], seed=0, device="cpu")
-    suite.square.n_queries = queries
+    suite.square.n_queries, suite.square.n_restarts = queries, restarts
     if names is not None:
         suite.attacks_to_run = names
     x_adv, _ = suite.run_standard_evaluation(x, y, batch_size=250)
     with torch.no_grad():
-        return model(x_adv).argmax(1) != y
+        return model(x_adv).argmax(1) != y, x_adv
 
 
 def compare_one(kind: str, norm: str, name: str, points: int, queries: int) -> None:
     model, x, y = trained(kind), digits()[2][:points], digits()[3][:points]
-    theirs = published(model, x, y, norm, [name], queries)
+    theirs, _ = published(model, x, y, norm, [name], queries)
     options = {"norm": norm, "parity": True, "batch_size": 250}
     if name == "square":
         result = attacks.square_attack(model, x, y, EPS[norm], queries=queries, **options)
@@ -58,7 +60,7 @@ def compare_one(kind: str, norm: str, name: str, points: int, queries: int) -> N
 
 def compare_suites(kind: str, norm: str) -> None:
     model, x, y = trained(kind), digits()[2], digits()[3]
-    theirs = published(model, x, y, norm)
+    theirs, _ = published(model, x, y, norm)
     alike = attacks.autoattack(model, x, y, EPS[norm], norm=norm, parity=True, batch_size=250)
     assert float((alike.broken == theirs).double().mean()) >= 0.99
     result = attacks.autoattack(model, x, y, EPS[norm], norm=norm)
@@ -78,6 +80,16 @@ def test_each_attack_on_a_normal_network(norm, name):
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
 def test_each_attack_on_an_adversarially_trained_network(norm, name, points):
     compare_one("adversarial", norm, name, points, queries=500)
+
+
+@pytest.mark.parametrize(("norm", "queries", "restarts"), [("Linf", 300, 1), ("L2", 300, 1), ("Linf", 100, 3), ("L2", 20, 3)])
+def test_square_attack_finds_the_published_examples(norm, queries, restarts):
+    model, x, y = trained("adversarial"), digits()[2][:100], digits()[3][:100]
+    broken, examples = published(model, x, y, norm, ["square"], queries, restarts)
+    options = {"queries": queries, "restarts": restarts, "norm": norm, "parity": True, "batch_size": 250}
+    result = attacks.square_attack(model, x, y, EPS[norm], **options)
+    assert torch.equal(result.broken, broken)
+    assert float(((result.x_adv - examples).abs().amax((1, 2, 3)) < 1e-4).double().mean()) >= 0.98  # what rounds otherwise
 
 
 @pytest.mark.slow

@@ -181,6 +181,8 @@ class Evaluation:
         self.ledger.spend(state["id"][rows].to(self.x.device), 1)
         sure = wrong & inside(tried, x, problem.eps, problem.norm)
         state["refuted"][rows[~sure]] = torch.minimum(state["margin"], state["refuted"])[rows[~sure]]
+        if "hit" in state:
+            state["hit"][rows[~sure]] = -1  # the step that counts is that of an example that stands
         if not bool(sure.any()):
             return
         gone, adv = rows[sure], tried[sure]

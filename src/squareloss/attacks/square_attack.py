@@ -105,7 +105,7 @@ class SquareRound:
         state["best"] = torch.where(column(better, tried), tried, state["best"])
         state["tried"] = state["best"]
         state["margin"] = torch.minimum(margin, state["margin"])
-        state["hit"] = torch.where((margin <= 0) & (state["hit"] < 0), i + 1, state["hit"])
+        state["hit"] = torch.where(better & (margin <= 0) & (state["hit"] < 0), i + 1, state["hit"])
 
     def side(self, i: int, height: int, width: int, norm: str) -> int:
         """The side of the square at step i; odd and at least 3 in l_2, where bumps have a middle."""
@@ -170,15 +170,17 @@ class SquareRound:
     def _draw(self, problem: Problem, state: State, i: int, image: Tensor) -> None:
         """The random choices of the next steps: a table on the device, one row per point."""
         _, channels, height, width = image.shape
-        block = self._block(problem)
+        block = min(self._block(problem), self.steps - i)
         sides = [self.side(i + t, height, width, problem.norm) for t in range(block)]
-        spans = torch.tensor([[height - s, width - s] for s in sides], device=image.device)  # (block, 2)
+        # the published code leaves out the last place, so that its squares come neither to the last row nor to the last column
+        last = 0 if problem.draws.shared else 1
+        spans = torch.tensor([[height - s + last, width - s + last] for s in sides], device=image.device)  # (block, 2)
         if problem.norm == "linf":
             u = self._numbers(problem, state, i, block, 2 + channels)
             first = (u[..., :2] * spans).long()  # (n, block, 2)
-            last = first + torch.tensor(sides, device=image.device).unsqueeze(1)
+            end = first + torch.tensor(sides, device=image.device).unsqueeze(1)
             state["rows"], state["columns"] = (
-                (place >= first[..., k, None]) & (place < last[..., k, None])
+                (place >= first[..., k, None]) & (place < end[..., k, None])
                 for k, place in enumerate((torch.arange(height, device=image.device), torch.arange(width, device=image.device)))
             )
             state["signs"] = u[..., 2:] > 0.5
