@@ -23,7 +23,8 @@ def main(epochs: int = 30) -> tuple[float, float]:
     )  # equal batches: the mean of their means is the mean over all
     test = DataLoader(TensorDataset(x_test, y_test), batch_size=256)
 
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)  # 4 batches of 16 make one step of 64
+    # 4 batches of 16 make one step of 64; leave out cpu=True to train on a GPU
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
     network = MLP(64, (128,), 10, generator=generator)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     network, optimizer, train, test = accelerator.prepare(network, optimizer, train, test)

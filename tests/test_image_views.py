@@ -68,6 +68,19 @@ def test_claims_follow_the_numbers():
     assert far[3].text == "does not hold", "a tenth fewer is not far"
 
 
+def test_what_the_paper_says_of_attack_losses_has_one_exception_and_is_of_its_own_table():
+    attacks = {"softmax_probability": 0.05, "log_probability": 0.06, "angle": 0.04, "residual": 0.2}
+    attacks = {f"pgd_{name}_{level}": [value, 1.004 * value] for name, value in attacks.items() for level in (2, 4)}
+    rows = image_claims.claims([net("wrn16_10-cifar100-SL-b128", **attacks)]).rows
+    told = {row[1].text: row[3].text for row in rows}
+    assert told["attacks at 2/255: L1, softmax_probability, does not beat the angle"] == "holds"
+    assert told["attacks at 4/255: L1, softmax_probability, is the best"] == "does not hold"
+    for line in ("resnet18-cifar10-SLr1", "resnet18-cifar10-SL-adv7"):
+        told = [row[1].text for row in image_claims.claims([net(line, **attacks)]).rows]
+        assert len(told) == 4 and all(text.endswith("(not in the paper)") for text in told)
+        assert image_claims.tally([net(line, **attacks)]) == []
+
+
 def test_what_the_seeds_do_not_tell_is_not_told():
     """Means on the right side of a line, but spread across it, or of one seed, decide nothing."""
     ce = net("resnet18-cifar10-CE", ece=[0.03, 0.02], autoattack_2=[0.02, 0.02], least_2=[0.02, 0.02], worst_2=[0.0, 0.0])

@@ -76,6 +76,9 @@ class Classifier(nn.Module):
         link: how they are read: `Simplex(...)`, `OneHot(...)`, `Softmax()`; the `.link` of the loss it was trained with.
         preprocess: a module applied to x first, for example `Standardize(mean, std)`.
         classes: the names of the K classes, strings or numbers, in the order of their indices.
+
+    Example: `Classifier(network, criterion.link, Standardize.from_data(x)).save("mynet")`, then
+    `Classifier.load("mynet").probabilities(x)`.
     """
 
     def __init__(

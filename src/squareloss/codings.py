@@ -96,6 +96,8 @@ class Simplex:
             learning rates carry over. The paper uses K on images and 1 for two classes.
         reduced: use K - 1 outputs, the coordinates of the paper's appendix, instead of K. At K = 2 that is one output,
             with class 1 at +r and class 0 at -r.
+
+    Example: `Simplex().encode(torch.tensor([0, 2]), 3)` is [[2, -1, -1], [-1, -1, 2]], and `Simplex().eta` of it is one-hot.
     """
 
     radius: float | None = None
@@ -156,6 +158,12 @@ class OneHot:
 
     The minimiser of the expected loss is f = kM eta / (1 + (k-1) eta), so eta = f / (kM - (k-1) f); f / M is wrong unless
     k = 1. That fraction has a pole just beyond M, so f is clamped to [0, M] first when k != 1.
+
+    Arguments:
+        k: the weight of the residual at the true class, > 0; those of the other classes weigh 1.
+        M: the target of the true class, > 0; those of the other classes are 0.
+
+    Example: `OneHot(k=K / 5, M=5)` for many classes, some 200 or more (docs/many_classes.md).
     """
 
     k: float = 1.0
@@ -204,7 +212,16 @@ class OneHot:
 
 
 def probabilities(outputs: Tensor) -> Tensor:
-    """Class probabilities from outputs trained with the default `SquareLoss()`: (1 + f)/K, projected onto the simplex."""
+    """Class probabilities from outputs trained with the default `SquareLoss()`: (1 + f)/K, projected onto the simplex.
+
+    Outputs that do not sum to zero are centred first. For a loss with class weights, label smoothing or another coding use
+    its own `criterion.probabilities(outputs)`.
+
+    Arguments:
+        outputs: (N, K), (N, K, d1, ...) or (K,).
+
+    Returns probabilities of the same shape and dtype: non-negative, summing to one over the classes.
+    """
     class_dim(outputs)  # says what is wrong with outputs that are no tensor
     return Simplex().probabilities(outputs)
 

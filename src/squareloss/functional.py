@@ -3,10 +3,11 @@
 Conventions, the same for all of them:
 
 - Outputs are (N, K), (N, K, d1, ...) or (K,); targets are class indices (N, d1, ...) or soft targets (N, K, d1, ...).
-- `reduction` acts on samples. The mean over class indices divides by the sum of their weights, as cross-entropy does;
-  over soft targets it divides by their number.
+- `reduction` acts on samples: "mean", "sum", or "none" for the loss of each, (N, d1, ...). The mean over class indices divides
+  by the sum of their weights, as cross-entropy does; over soft targets it divides by their number.
 - Soft targets, `label_smoothing` and `weight` mean the expectation of the hard loss: sum_c q_c w_c loss(f, c), with
   q = (1 - s) p + s / K.
+- Samples whose class index is `ignore_index` (-100 by default) count for nothing, in the mean neither.
 - Half precisions are computed in float32, and the loss comes back in float32.
 - Label values are checked on eager CPU tensors; elsewhere only with `validate=True`, since it costs a synchronisation.
 """

@@ -6,7 +6,8 @@ For outputs f = W h + b the square loss of a sample is, for every coding here,
 
 and the sum over all K classes is a quadratic form in h: h' (c W'W) h + 2 h' W' c (b - t) + ... So the d x d matrix W'W and the
 N rows w_y are all that is needed: 4 (N + K) d^2 operations forward and backward in place of 6 N K d, and no buffer of N x K.
-The gradients have the same form, with H'H in place of W'W. Cross-entropy has none. It pays when N is larger than 2 d / 3.
+The gradients have the same form, with H'H in place of W'W. Cross-entropy has none. Counted in operations it pays when N is
+larger than about 2 d / 3; on a GPU the layer must be wide as well (docs/huge_k.md).
 
 Rounding. Sums over classes are formed before the class's own term is subtracted, so errors are relative to the loss and the
 gradient at f = 0, about 1e-7 of them in float32, as in `functional.square_loss`; of a fit that is perfect to seven digits the
@@ -55,6 +56,8 @@ def linear_square_loss(
         target: class indices (...), integers. Soft targets would be N x K themselves; for mixup, mix the losses of two targets.
         coding, scale, ignore_index, label_smoothing, reduction, validate: as in `functional.square_loss`.
         class_weight: one factor per class, (K,): `weight` there.
+
+    Example: `linear_square_loss(h, layer.weight, layer.bias, target).backward()` for a layer `nn.Linear(d, K)`.
     """
     num_classes = coding.num_classes(len(weight))
     _check(h, weight, bias, target, num_classes, class_weight, ignore_index, validate)
@@ -98,6 +101,9 @@ class SquareLinear(nn.Linear):
         bias: whether there is one.
         coding, scale, options: as in `SquareLoss`, which is kept as `.criterion` and reads probabilities.
         device, dtype: as in `nn.Linear`.
+
+    Example: `head = SquareLinear(512, 50_000, coding=OneHot(k=10_000, M=5))`, then `head.loss(h, target).backward()` and
+    `scores, classes = head.top_k(h, 5)`.
     """
 
     def __init__(

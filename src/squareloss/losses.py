@@ -93,6 +93,9 @@ class SquareLoss(Loss):
         coding: where the classes lie: `Simplex(...)`, the default, or `OneHot(k, M)`.
         scale: the factor before the mean over outputs.
         options: see `Options`.
+
+    Example: `criterion = SquareLoss(weight=w, label_smoothing=0.1)`, then `criterion(network(x), labels).backward()` and
+    `criterion.probabilities(network(x))`.
     """
 
     def __init__(self, coding: Coding | None = None, scale: float = 0.5, **options: Unpack[Options]) -> None:
@@ -158,7 +161,12 @@ class SoftmaxBrier(Loss):
 
 
 class Focal(Loss):
-    """Focal loss, -(1 - p_y)^gamma log p_y: see `functional.focal`. Options: see `Options`."""
+    """Focal loss, -(1 - p_y)^gamma log p_y: see `functional.focal`.
+
+    Arguments:
+        gamma: >= 0; at 0 it is cross-entropy.
+        options: see `Options`.
+    """
 
     def __init__(self, gamma: float = 2.0, **options: Unpack[Options]) -> None:
         _checks.gamma(gamma)

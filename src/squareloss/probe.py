@@ -45,6 +45,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Numpy arrays and tensors are both taken, and answers come back in kind. Everything is computed in float64.
 
+    Example: `probe = RidgeProbe().fit(embeddings, labels)`, then `probe.predict_proba(new)` and `probe.lambda_`.
+
     Arguments:
         lambdas: a number >= 0, or several to choose from. None, the default, is 28 values from 1e-6 to 1e3 times the mean
             eigenvalue of the scatter.

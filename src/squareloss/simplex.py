@@ -104,7 +104,10 @@ def project(eta: Tensor) -> Tensor:
 
 
 def clip(eta: Tensor) -> Tensor:
-    """Clip to [0, 1] and renormalise along the class axis; rows with nothing left become uniform, NaN stays NaN."""
+    """Clip eta (N, K, ...) to [0, 1] and renormalise it along the class axis: the other way to make it probabilities.
+
+    Rows with nothing left become uniform, NaN stays NaN.
+    """
     dim = class_dim(eta)
     clipped = eta.clamp(0, 1)
     total = clipped.sum(dim, keepdim=True)
@@ -113,7 +116,10 @@ def clip(eta: Tensor) -> Tensor:
 
 
 def undo_weight(probabilities: Tensor, weight: Tensor) -> Tensor:
-    """Take class weights back: training with weights w estimates w_k eta_k / sum_j w_j eta_j; this returns eta."""
+    """Take class weights (K,) back: training with weights w estimates w_k eta_k / sum_j w_j eta_j; this returns eta.
+
+    Probabilities are (N, K, ...), as what is returned; weights must be positive.
+    """
     dim = class_dim(probabilities)
     if weight.shape != (probabilities.shape[dim],):
         raise ValueError(f"expected weight of shape ({probabilities.shape[dim]},), one per class, got {tuple(weight.shape)}")

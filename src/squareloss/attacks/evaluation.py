@@ -84,7 +84,12 @@ class AttackTable:
 
 
 class EtaScores(nn.Module):
-    """A model whose scores are eta of another's: what attacks see on the scale of probabilities."""
+    """A model whose scores are eta of another's: what attacks see on the scale of probabilities.
+
+    Arguments:
+        model: gives scores (N, K), such as a `Classifier`.
+        coding: what they estimate eta by: the coding of its loss.
+    """
 
     def __init__(self, model: nn.Module, coding: Coding) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ def worst_case(
     """The attacks that break square-loss networks, cheapest first; a point stands if it stands all of them.
 
     No single loss is the worst case for square loss, and no single way to climb it, so this takes the minimum over several: a
-    few steps on the angle, which know no scale and break half of the points; the angle and the margin in balls that shrink from
+    few steps on the angle, which know no scale and break the easy points; the angle and the margin in balls that shrink from
     far outside (`ShrinkRound`), for networks on which gradients within the ball lead nowhere; examples made on another network;
     targeted losses that try many classes briefly and the most promising at length (`FocusRound`), by the difference of cosines
     and by DLR; the margin, and cross-entropy of the scores brought to several scales; and shrinking balls again.

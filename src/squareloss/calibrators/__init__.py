@@ -1,5 +1,8 @@
 """Calibrators: maps from scores to probabilities, fitted on held-out scores and labels.
 
+    A = Asinh().fit(scores_held_out, labels_held_out)   # scores (N, K), labels (N,)
+    p = A.transform(scores)                             # probabilities (M, K)
+
 Each has `fit(scores, labels)` and `transform(scores)`, and goes to a plain dict and back with `state` and `from_state`. Scores
 are the K numbers whose argmax is the class, as `link.scores` gives them: logits of cross-entropy, or simplex or one-hot
 outputs of square loss, at any scale. All fits are done in float64; all but that of `Asinh` are convex.

@@ -19,6 +19,9 @@ class Affine:
     It is temperature scaling that also corrects the class frequencies. a and b minimise the mean negative log likelihood plus
     |b|^2 / (2N), a standard normal prior on each bias, which keeps the bias of a class that is rare or missing in the
     held-out set finite; jointly convex, by Newton's method. The slope has the bounds of `Temperature`.
+
+    Arguments:
+        slope, bias: a and b (K,), if they are known; else `fit` finds them.
     """
 
     def __init__(self, slope: float | None = None, bias: Tensor | None = None) -> None:

@@ -20,6 +20,10 @@ class Isotonic:
     the scale of the scores nor a shift of them matters; between the samples it is interpolated linearly, beyond them it is
     constant, as scikit-learn's. Where all K functions give 0, the probabilities under T stand. It bends more than the
     others and needs more data: thousands of samples, tens per class; it may change predictions, and may give exact zeros.
+
+    Arguments:
+        temperature, x, y: T, the knots (K, L) of the functions and their values there (K, L), if they are known; else `fit`
+            finds them.
     """
 
     def __init__(self, temperature: float | None = None, x: Tensor | None = None, y: Tensor | None = None) -> None:

@@ -73,7 +73,13 @@ def classwise_ece(probabilities: Tensor, labels: Tensor, *, bins: int = 15, boot
 
 @dataclass(frozen=True)
 class Reliability:
-    """What a reliability diagram shows: per equal-width bin its count, mean confidence and accuracy (0 where empty)."""
+    """What a reliability diagram shows of B equal-width bins.
+
+    Attributes:
+        edges: (B + 1,) of the bins, from 0 to 1.
+        count: (B,) samples in each.
+        confidence, accuracy: (B,) their mean confidence, and the share of them that is right; 0 in an empty bin.
+    """
 
     edges: Tensor  # (B + 1,)
     count: Tensor  # (B,)

@@ -30,7 +30,7 @@ def evaluate(
 
     Give it projected probabilities, or raw eta: then top-label and classwise errors are those of eta clamped to [0, 1], the
     Brier score that of eta itself, and the share outside [0, 1] is reported. A thousand replicates of 10,000 samples of 100
-    classes take about a second on two cores.
+    classes take about half a second on two cores.
 
     Arguments:
         probabilities: probabilities or raw eta (N, K).

@@ -40,8 +40,12 @@ def nll(probabilities: Tensor, labels: Tensor, *, floor: float = FLOOR, bootstra
     """Negative log likelihood, -1/N sum_i log(min(max(p_i, floor), 1)), with p_i the value of the true class.
 
     A projection onto the simplex gives exact zeros, and the floor then decides the number: `details` has the `floor`,
-    `floored`, the share of samples below it, and `zero`, the share at zero or less. Where that is not small, fit a temperature
-    first (`calibrators.Temperature`). Arguments as in `ece`.
+    `floored`, the share of samples below it, and `zero`, the share at zero or less. Where that is not small, fit a calibrator
+    first (`calibrators.Asinh` for square loss).
+
+    Arguments:
+        floor: what smaller values are raised to.
+        the others: as in `ece`.
     """
     predictions = _inputs.read(probabilities, labels)
     return single("nll", Means(predictions, floor), predictions, bootstrap, seed, floor_details(predictions, floor))

@@ -78,7 +78,7 @@ class ResNet(nn.Module):
     """A ResNet of four stages with widths `width` x (1, 2, 4, 8), global average pooling and one linear layer.
 
     Arguments:
-        name: which one; see `BLOCKS`.
+        name: "resnet8" (a small one, for tests and laptops), "resnet18" or "resnet50".
         outputs: number of outputs.
         width: channels of the first stage; 64 in the paper.
         channels: of the images.

@@ -36,6 +36,8 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Numpy arrays and tensors are both taken, and answers come back in kind.
 
+    Example: `model = NTKClassifier().fit(X, y)`, then `model.predict_proba(new)`; `model.mu_` is the penalty chosen.
+
     Arguments:
         mu: the penalty > 0, or several to choose from; 0 interpolates (exact solver, distinct points). None, the default,
             chooses from 28 values from 1e-6 to 1e3 times the kernel's diagonal, or from 5 of them with the iterative solver.

@@ -112,7 +112,7 @@ def ridge_path(
 
 @dataclass(frozen=True)
 class Spectral:
-    """All of ridge and of gradient flow from one eigendecomposition of H, about 25 times the cost of one factorisation.
+    """All of ridge and of gradient flow from one eigendecomposition of H, about 30 times the cost of one factorisation.
 
     Attributes:
         kernel: h. points: (n, d). eigen: eigenvalues and eigenvectors of H, and the targets in their basis. shape: of y.

@@ -27,8 +27,10 @@ from squareloss.lab.runs.store import Record, Store, StoreError, explained, writ
 class StudyReport:
     """One study with some settings, as a report shows it.
 
-    Arguments:
-        header, records, rows: what was asked for, what there is of it, and the rows of its tables.
+    Attributes:
+        header: what the study says of itself.
+        records: the results it asks for.
+        rows: what is compared, with the values of every seed; `rows[0].summary("ece")` is their mean, std and n.
         settings: in what it differs from the other settings of the study in the report, in words; "" if there are none.
         others: results of the study that the report does not show at all; the first of its settings tells of them.
     """
