@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from report_records import fill
+from report_records import fill, metrics
 from squareloss.lab.report import figures as figures_module
 from squareloss.lab.report import gather, tables, write
 from squareloss.lab.report.console import conclude, introduce, put
@@ -33,9 +33,9 @@ def filled(tmp_path):
 
 def test_header_survives_the_file(filled):
     store, header = filled
-    assert read(store, "compare") == header
-    assert read(store, "other") == Header("other", "other")
-    (store.folder / "compare.json").write_text('{"study": 1}')
+    assert read(store, "compare") == [header] and read(store, "other") == []
+    (path,) = (store.folder / "compare").glob("*.json")
+    path.write_text('{"study": 1}')
     with pytest.raises(StoreError, match="expected the description of a study"):
         read(store, "compare")
 
@@ -62,6 +62,90 @@ def test_results_of_other_settings_stay_out_and_are_counted(filled):
     assert rows[0].summary("accuracy").mean > 0.9
     (found,) = gather(store.folder)
     assert len(found.records) == 6 and any("Not shown: 1 result of other settings" in line for line in found.cautions)
+
+
+def other_settings(store, header, **settings):
+    """Results of the same losses with other settings, and their header."""
+    cells = {name: Cell(name, {"task": "test", "loss": name, **settings}) for name in header.hashes}
+    for cell in cells.values():
+        store.write("compare", Result(Job(cell, 0), metrics(0.9, 0, 0.0)))
+    facts = [("data", "digits"), ("epochs", str(settings.get("epochs", 30))), ("seeds", "1")]
+    other = replace(header, seeds=[0], hashes={name: cell.hash() for name, cell in cells.items()}, facts=facts)
+    other.write(store)
+    return other
+
+
+def test_every_settings_of_a_study_are_shown_the_last_first_and_told_apart(filled):
+    store, first = filled
+    assert [report.settings for report in gather(store.folder)] == [""]
+    second = other_settings(store, first, epochs=5)
+    last, before = gather(store.folder)
+    assert [last.header, before.header] == [second, first]
+    assert last.settings == "epochs 5" and before.settings.endswith("Z, by: squareloss compare digits --quick")
+    assert [len(last.records), len(before.records)] == [2, 6] and not (last.others or before.others)
+    third = other_settings(store, replace(first, rows=["ce"], hashes={"ce": ""}), epochs=7)
+    assert [report.settings for report in gather(store.folder)[:2]] == [
+        "losses ce; epochs 7", "losses ce, ce+temperature, simplex, simplex+temperature; epochs 5"
+    ]  # fmt: skip
+    first.write(store)  # the first command again
+    assert [report.header for report in gather(store.folder)] == [first, third, second]
+
+
+def test_settings_that_are_told_alike_are_told_apart_by_when_and_how(filled):
+    """As of a data file that was edited."""
+    store, first = filled
+    for content in "ab":
+        other_settings(store, replace(first, command=f"squareloss compare {content}.csv"), epochs=5, content=content)
+    b, a, before = (report.settings for report in gather(store.folder))
+    assert a.startswith("epochs 5; those of 20") and a.endswith("Z, by: squareloss compare a.csv") and b.endswith(" b.csv")
+    assert before.startswith("those of 20") and before.endswith("squareloss compare digits --quick")
+
+
+def test_every_format_tells_settings_apart(filled):
+    store, first = filled
+    other_settings(store, first, epochs=5)
+    assert write(store.folder, "md").read_text().count("\n\nSettings: epochs 5\n") == 1
+    captions = [line for line in write(store.folder, "tex").read_text().splitlines() if line.startswith("\\caption")]
+    assert len(set(captions)) == len(captions) and any(line.endswith("Settings: epochs 5.}") for line in captions)
+    rows = list(csv.DictReader(io.StringIO(write(store.folder, "csv").read_text())))
+    values = [(row["settings"], row["row"], row["seed"]) for row in rows if row["measure"] == "accuracy"]
+    assert len(set(values)) == len(values) == 16
+    page = write(store.folder).read_text()
+    assert (
+        page.count("<strong>Settings:</strong> epochs 5</p>") == 1 and page.count("<title>Which loss for digits?</title>") == 1
+    )
+    assert page.count('<a href="#part') == 2 and "Not shown" not in page
+
+
+def test_settings_of_which_later_ones_show_every_result_are_no_part_of_their_own(filled):
+    store, header = filled
+    for rows in (["simplex", "ce"], ["ce", "ce+temperature"]):  # the same networks in another order, or read otherwise
+        again = replace(header, rows=rows, baseline=rows[0])
+        again.write(store)
+        (found,) = gather(store.folder)
+        assert found.header == again and [row.name for row in found.rows] == rows
+    focal = Cell("focal", {"task": "test", "loss": "focal"})
+    more = replace(header, rows=[*header.rows, "focal"], hashes={**header.hashes, "focal": focal.hash()})
+    more.write(store)
+    assert [report.header for report in gather(store.folder)] == [more]  # one more loss: all is in the larger comparison
+    replace(more, seeds=[0]).write(store)
+    assert [len(report.records) for report in gather(store.folder)] == [2, 6]  # which has not every seed of the smaller one
+
+
+def test_a_header_from_before_is_read(filled):
+    """A single file beside the folder of the study, without a date."""
+    store, header = filled
+    (path,) = (store.folder / "compare").glob("header-*.json")
+    content = json.loads(path.read_text())
+    del content["date"], content["in_pieces"]
+    (store.folder / "compare.json").write_text(json.dumps(content))
+    path.unlink()
+    assert read(store, "compare") == [header] and [report.header for report in gather(store.folder)] == [header]
+    second = other_settings(store, header, epochs=5)
+    assert [report.header for report in gather(store.folder)] == [second, header]
+    anew = replace(header, title="anew")
+    anew.write(store)
+    assert [report.header for report in gather(store.folder)] == [anew, second]
 
 
 def test_results_of_other_studies_and_seeds_stay_out(filled):
@@ -230,8 +314,8 @@ def test_csv_has_every_replication(tmp_path):
     found = {"error": [0.25, 0.5], "also": {"clipped": [0.1]}, "by_time": [[1, 2], [3, 4]], "right": 0.75, "picture": "00ff"}
     store.write("study", Result(Job(Cell("a", {"task": "t", "replications": 2}), 3), found))
     lines = write(tmp_path, "csv").read_text().splitlines()
-    assert lines[0] == "study,row,seed,measure,index,value"
-    assert lines[1:] == [
+    assert lines[0] == "study,row,seed,measure,index,value,settings"
+    assert [line.removesuffix(",") for line in lines[1:]] == [
         "study,a,3,error,0,0.25", "study,a,3,error,1,0.5", "study,a,3,also.clipped,0,0.1", "study,a,3,by_time[0],0,1.0",
         "study,a,3,by_time[0],1,2.0", "study,a,3,by_time[1],0,3.0", "study,a,3,by_time[1],1,4.0", "study,a,3,right,,0.75",
     ]  # fmt: skip

@@ -216,7 +216,8 @@ def reproduce(
 ) -> None:
     """Run a study of the paper, and print its numbers beside the paper's. `squareloss reproduce list` shows them all.
 
-    A study may be run in pieces, in one folder: what is done is kept and shown, and never done again.
+    A study may be run in pieces, in one folder: what is done is kept and shown, and never done again. Other settings (--scale,
+    --set) may go to the same folder: its report has a part for each.
 
     Example:
 
@@ -231,7 +232,7 @@ def reproduce(
     study = run.with_settings(studies.get(name), settings or [])
     folder = out or Path("runs") / f"{name}-{scale}"
     numbers = range(run.seeds_of(study, scale)) if seeds is None else run.parse_seeds(seeds)
-    header = run.header_of(study, scale, run.shown_seeds(study, scale, folder, numbers))
+    header = run.header_of(study, scale, numbers)
     options = run.Options(engine, workers, address, device, force, quiet, tensorboard)
     _end(run.carry_out(run.chosen(study, scale, cells), scale, numbers, header, folder, options))
 
@@ -251,7 +252,10 @@ def report(
         Path | None, typer.Option(help="The file to write. Default: report.FORMAT in DIR.", show_default=False)
     ] = None,
 ) -> None:
-    """Write the results of a folder as a page, or as tables for a paper. Trains nothing."""
+    """Write the results of a folder as a page, or as tables for a paper. Trains nothing.
+
+    It has a part for each study and each of its settings, the last first, and says in what they differ.
+    """
     from squareloss.lab.report import write
     from squareloss.lab.runs.store import is_stream
 

@@ -1,10 +1,12 @@
-"""What a report needs to know of a study besides its results: kept as <study>.json in the results folder."""
+"""What a report needs to know of a study besides its results: kept beside them, a file for each of its settings."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Header:
-    """A study as a report shows it.
+    """A study with some settings, which its cells stand for, as a report shows it.
 
     Arguments:
         study: its name, under which the results lie.
@@ -73,6 +75,8 @@ class Header:
         facts: names and values that describe the setting.
         cut: what was cut to save time, one sentence each.
         notes: what else one should know, one sentence each.
+        in_pieces: the seeds that earlier and other runs have of these cells are shown too.
+        date: when it was written.
     """
 
     study: str
@@ -89,22 +93,38 @@ class Header:
     facts: Sequence[tuple[str, str]] = ()
     cut: Sequence[str] = ()
     notes: Sequence[str] = ()
+    in_pieces: bool = False
+    date: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         for name in ("seeds", "rows", "columns", "claims", "facts", "cut", "notes"):  # ranges and lists too
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
+    @property
+    def key(self) -> str:
+        """The same for the same cells: twelve hexadecimal digits."""
+        return hashlib.sha256(json.dumps(sorted(self.hashes.items())).encode()).hexdigest()[:12]
+
     def write(self, store: Store) -> Path:
-        """Keep it in the results folder."""
-        path = store.folder / f"{self.study}.json"
+        """Keep it in the results folder, in place of the one before of the same cells."""
+        path = store.folder / self.study / f"header-{self.key}.json"
+        content = asdict(self) | {"date": datetime.now(UTC).isoformat(timespec="microseconds")}
         with explained(f"write {path}"):
-            write_atomically(path, json.dumps(asdict(self), indent=1, ensure_ascii=False).encode() + b"\n")
+            write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
         return path
 
 
-def read(store: Store, study: str) -> Header:
-    """The header of a study; a plain one, that shows all there is, if the folder has none."""
-    path = store.folder / f"{study}.json"
+def read(store: Store, study: str) -> list[Header]:
+    """The headers of a study, the last written first, one for the same cells.
+
+    Folders from before have a single one, without a date, beside the folder of the study.
+    """
+    paths = [store.folder / f"{study}.json", *(store.folder / study).glob("header-*.json")]
+    found = {header.key: header for header in map(_read, filter(Path.exists, paths))}
+    return sorted(found.values(), key=lambda header: header.date, reverse=True)
+
+
+def _read(path: Path) -> Header:
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
         columns, claims = content.pop("columns"), content.pop("claims")
@@ -115,7 +135,5 @@ def read(store: Store, study: str) -> Header:
             facts=facts,
             **content,
         )
-    except FileNotFoundError:
-        return Header(study, study)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(f"expected the description of a study in {path}, got something else ({error}); remove it") from error

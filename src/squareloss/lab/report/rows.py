@@ -56,8 +56,8 @@ def one_per_cell(rows: Sequence[Row]) -> list[Row]:
 
 def asked_for(records: Sequence[Record], header: Header) -> list[Record]:
     """Those of the header's study, cells and seeds; a header that names no cells, or no seeds, asks for all."""
-    mine = [r for r in records if r.study == header.study and (not header.seeds or r.seed in header.seeds)]
-    return [r for r in mine if not header.hashes or header.hashes.get(r.cell) == r.hash]
+    mine = [r for r in records if r.study == header.study and (not header.hashes or header.hashes.get(r.cell) == r.hash)]
+    return [r for r in mine if not header.seeds or header.in_pieces or r.seed in header.seeds]
 
 
 def rows_of(records: Sequence[Record], header: Header) -> list[Row]:

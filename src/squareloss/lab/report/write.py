@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
 from numbers import Real
@@ -25,19 +25,21 @@ from squareloss.lab.runs.store import Record, Store, StoreError, explained, writ
 
 @dataclass(frozen=True)
 class StudyReport:
-    """One study as a report shows it.
+    """One study with some settings, as a report shows it.
 
     Attributes:
         header: what the study says of itself.
         records: the results it asks for.
         rows: what is compared, with the values of every seed; `rows[0].summary("ece")` is their mean, std and n.
-        others: its results in the folder that the header does not ask for.
+        settings: in what it differs from the other settings of the study in the report, in words; "" if there are none.
+        others: results of the study that the report does not show at all; the first of its settings tells of them.
     """
 
     header: Header
     records: Sequence[Record]
     rows: Sequence[Row]
-    others: Sequence[Record]
+    settings: str = ""
+    others: Sequence[Record] = ()
 
     @cached_property
     def view(self) -> View:
@@ -103,20 +105,59 @@ class StudyReport:
 
 
 def gather(folder: str | Path) -> list[StudyReport]:
-    """Every study in a results folder; StoreError if there is none."""
+    """Every study in a results folder, with each of its settings, the last first; StoreError if there is none."""
     store = Store(folder, create=False)
-    found = []
-    for study in store.studies():
-        header, records = read(store, study), store.records(study)
-        if kept := asked_for(records, header):
-            shown = {record.path for record in kept}
-            others = [record for record in records if record.path not in shown]
-            found.append(StudyReport(header, kept, rows_of(kept, header), others))
+    found = [one for study in store.studies() for one in _settings(study, store)]
     if not found:
         raise StoreError(
             f"expected results in {folder}, found none; run `squareloss compare` or `reproduce` with --out {folder}"
         )
     return found
+
+
+def of(header: Header, records: Sequence[Record]) -> StudyReport:
+    """What a header asks for, and of a study in pieces the seeds there are besides."""
+    kept = asked_for(records, header)
+    if header.in_pieces:
+        seeds = sorted({*header.seeds, *(record.seed for record in kept)})
+        facts = [(name, str(len(seeds)) if name == "seeds" else value) for name, value in header.facts]
+        header = replace(header, seeds=seeds, facts=facts)
+    return StudyReport(header, kept, rows_of(kept, header))
+
+
+def _settings(study: str, store: Store) -> list[StudyReport]:
+    """A study with each of its settings, the last first; those whose every result later ones show too are left out."""
+    records, found, shown = store.records(study), list[StudyReport](), set[Path]()
+    for header in read(store, study) or [Header(study, study)]:
+        one = of(header, records)
+        mine = {record.path for record in one.records}
+        if mine - shown:
+            found.append(one)
+            shown |= mine
+    if len(found) > 1:
+        found = [replace(one, settings=text) for one, text in zip(found, _apart(found), strict=True)]
+    others = [record for record in records if record.path not in shown]
+    return [replace(one, others=others) if one is found[0] else one for one in found]
+
+
+def _apart(found: Sequence[StudyReport]) -> list[str]:
+    """In what each differs from the others: losses and facts; where these do not tell it, when and by which command."""
+    facts = [_told(one) for one in found]
+    told = [
+        "; ".join(f"{name} {value}" for name, value in mine.items() if any(value != other.get(name) for other in facts))
+        for mine in facts
+    ]
+    alike = [not text or told.count(text) > 1 for text in told]
+    for i in (i for i, unclear in enumerate(alike) if unclear):
+        date = max(record.date for record in found[i].records)
+        told[i] += f"{'; ' * bool(told[i])}those of {date}, by: {found[i].header.command}"
+    return told
+
+
+def _told(one: StudyReport) -> dict[str, str]:
+    """What settings are told apart by."""
+    losses = {"losses": ", ".join(one.header.rows)} if one.losses else {}
+    return losses | {name: value for name, value in one.header.facts if name not in ("cost", "seeds")}
 
 
 def write(folder: str | Path, kind: str | None = None, output: str | Path | None = None) -> Path:
@@ -143,14 +184,15 @@ def page(reports: Sequence[StudyReport]) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals["dash"] = dashes
     template = environment.from_string((files("squareloss.lab.report") / "page.html").read_text(encoding="utf-8"))
-    return template.render(reports=reports, title=" · ".join(report.header.title for report in reports))
+    return template.render(reports=reports, title=" · ".join(dict.fromkeys(report.header.title for report in reports)))
 
 
 def markdown(reports: Sequence[StudyReport]) -> str:
     """Tables and words as Markdown."""
     lines: list[str] = []
     for report in reports:
-        lines += [f"# {report.header.title}", "", *([report.losses, ""] if report.losses else [])]
+        lines += [f"# {report.header.title}", "", *([f"Settings: {report.settings}", ""] if report.settings else [])]
+        lines += [report.losses, ""] if report.losses else []
         lines += [f"- {line}" for line in [*report.in_short, *report.cautions]] + [""]
         for table in report.tables:
             lines += [f"## {table.heading}", "", *markdown_table(table)]
@@ -195,7 +237,8 @@ def tex(reports: Sequence[StudyReport]) -> str:
             lines += [" & ".join(map(_tex, table.columns)) + " \\\\", "\\midrule"]
             lines += [" & ".join(_TEX_FACES.get(e.kind, "%s") % _tex(e.text) for e in row) + " \\\\" for row in table.rows]
             lines += ["\\bottomrule", "\\end{tabular}"]
-            caption = f"{report.header.title} {table.heading}. {_uncoloured(table.caption)}".strip()
+            settings = f" Settings: {report.settings}." if report.settings else ""
+            caption = f"{report.header.title} {table.heading}. {_uncoloured(table.caption)}".strip() + settings
             lines += [f"\\caption{{{_tex(caption)}}}", "\\end{table}"]
     return "\n".join(lines) + "\n"
 
@@ -221,19 +264,20 @@ _DRAWN = {"readings", "reliability", "noise", "attacks", "distances", "curve", "
 
 
 def spreadsheet(reports: Sequence[StudyReport]) -> str:
-    """One line per number: study, row, seed, measure, index, value.
+    """One line per number: study, row, seed, measure, index, value, and the settings where a study has several.
 
     The index is empty for a scalar, else the place in a list, counted from 0: the replication, or the point of a curve. What
     lies deeper is named by its path: "also.temperature.l1_grid", "ridge[3]". What is there to be drawn alone is left out.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["study", "row", "seed", "measure", "index", "value"])
+    writer.writerow(["study", "row", "seed", "measure", "index", "value", "settings"])
     for report in reports:
         for row in report.rows:
             for seed, metrics in row.metrics.items():
                 kept = {key: value for key, value in metrics.items() if not (key in _DRAWN and isinstance(value, Mapping))}
-                writer.writerows([report.header.study, row.name, seed, *line] for line in _numbers("", kept))
+                lines = _numbers("", kept)
+                writer.writerows([report.header.study, row.name, seed, *line, report.settings] for line in lines)
     return out.getvalue()
 
 

@@ -3,6 +3,7 @@
 folder/<study>/<cell>-<hash>/seed0.json             the record
 folder/<study>/<cell>-<hash>/seed0.<artefact name>  what the job left besides, if anything
 folder/<study>/<cell>-<hash>/seed0.log              why it failed, if it did
+folder/<study>/header-<hash>.json                   what a report needs to know besides, for each set of cells that was run
 folder/.scratch/, folder/.leases/                   of runs in progress
 """
 

@@ -54,8 +54,7 @@ def carry_out(study: Study, scale: str, seeds: Sequence[int], header: Header, fo
     if not outcome.records:
         return len(outcome.failures)
     path = report.write(folder)
-    mine = next(found for found in report.gather(folder) if found.header.study == study.name)
-    terminal.conclude(mine, console)
+    terminal.conclude(report.of(header, store.records(study.name)), console)
     console.print(f"\nreport: {os.path.relpath(path)}", markup=False, highlight=False, soft_wrap=True)
     return len(outcome.failures)
 
@@ -80,7 +79,7 @@ def _fitting_engine(options: Options) -> str:
 
 def header_of(study: Study, scale: str, seeds: Sequence[int]) -> Header:
     """The header of a study, from what it says of itself."""
-    cells, paper = _cells(study, scale), getattr(study, "paper", {})
+    cells, paper, options = _cells(study, scale), getattr(study, "paper", {}), getattr(study, "options", {})
     return Header(
         study=study.name,
         title=f"{study.name}: {study.summary}",
@@ -92,7 +91,13 @@ def header_of(study: Study, scale: str, seeds: Sequence[int]) -> Header:
         baseline=getattr(study, "baseline", ""),
         paper=paper(scale) if callable(paper) else paper,
         claims=getattr(study, "claims", ()),
-        facts=[("scale", scale), ("cost", study.cost.get(scale, "not known")), ("seeds", str(len(seeds)))],
+        facts=[
+            ("scale", scale),
+            *((name, str(getattr(study, name))) for name in options),
+            ("cost", study.cost.get(scale, "not known")),
+            ("seeds", str(len(seeds))),
+        ],
+        in_pieces=True,
     )
 
 
@@ -116,15 +121,6 @@ def parse_seeds(text: str) -> Sequence[int]:
     if not all(parts) or not all(ranges) or text.isdigit():
         raise ValueError(f"expected --seeds to be a number of seeds such as 3, or a list such as 0,2,4 or 2-5, got {text!r}")
     return sorted(set().union(*ranges))
-
-
-def shown_seeds(study: Study, scale: str, folder: Path, seeds: Sequence[int]) -> Sequence[int]:
-    """What the report shows: these seeds, and those that the folder has of the same cells."""
-    if not folder.is_dir():
-        return seeds
-    hashes = {cell.hash() for cell in _cells(study, scale)}
-    records = Store(folder, create=False).records(study.name)
-    return sorted({*seeds, *(record.seed for record in records if record.hash in hashes)})
 
 
 @dataclass

@@ -173,11 +173,11 @@ def check_apart(study: Compare, folder: Path) -> None:
 
 
 def _has_other_data(folder: Path, study: Compare) -> bool:
-    if not (folder / f"{study.name}.json").exists():
+    if not folder.is_dir():
         return False
     store, path = Store(folder, create=False), Path(study.source.data).resolve()
-    words = shlex.split(header.read(store, study.name).command)
-    if any(Path(word).resolve() == path for word in words):
+    found = header.read(store, study.name)
+    if not found or any(Path(word).resolve() == path for one in found for word in shlex.split(one.command)):
         return False
     return all(record.spec["data"]["content"] != study.content for record in store.records(study.name))
 
