@@ -18,6 +18,8 @@ from squareloss.lab.runs import Cell, Job, Result, Store
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
+KEPT = Path(__file__).parents[1] / "results"
+
 
 @pytest.fixture
 def filled(tmp_path):
@@ -168,10 +170,10 @@ def test_the_page_stands_alone(filled):
 
 def test_a_page_with_nothing_to_say_in_short_has_no_empty_box(tmp_path):
     """One cell of a study: no claims, one caution."""
-    images = Path(__file__).parents[1] / "results" / "images"
-    (cell,) = (images / "beyond_paper").glob("resnet18-cifar10-CE-beyond-*")
+    study = KEPT / "images" / "beyond_paper"
+    (cell,), (header,) = study.glob("resnet18-cifar10-CE-beyond-*"), study.glob("header-*.json")
     shutil.copytree(cell, tmp_path / "beyond_paper" / cell.name)
-    shutil.copy(images / "beyond_paper.json", tmp_path)
+    shutil.copy(header, tmp_path / "beyond_paper")
     page = write(tmp_path).read_text()
     assert "have no result yet" in page
     assert 'class="answer"' not in page
@@ -267,7 +269,7 @@ def test_it_prints(opened, tmp_path):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
-RESULTS = sorted(path.parent for path in (Path(__file__).parents[1] / "results").glob("*/*/*.json"))
+RESULTS = [KEPT / "images", *sorted({path.parent for path in KEPT.glob("*/*/*.json") if not path.name.startswith("header-")})]
 
 CROWDED = """() => [...document.querySelectorAll('svg.plot')].flatMap(plot => {
   const frame = plot.getBoundingClientRect();
