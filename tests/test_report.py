@@ -128,6 +128,23 @@ def test_settings_of_which_later_ones_show_every_result_are_no_part_of_their_own
     assert [len(report.records) for report in gather(store.folder)] == [2, 6]  # which has not every seed of the smaller one
 
 
+def test_seeds_of_cells_that_other_settings_share_leave_nothing_missing(tmp_path):
+    """As of two scales: one seed of the small one, three of the large one, a job of which is missing."""
+    store, cells = Store(tmp_path), {name: Cell(name, {"task": "t", "name": name}) for name in "abc"}
+    small, large = (
+        Header("study", "t", seeds=[seed], hashes={n: cells[n].hash() for n in names}, facts=[("cells", names)], in_pieces=True)
+        for names, seed in (("ab", 0), ("bc", 1))
+    )
+    for header, jobs in ((small, ("a0", "b0")), (large, ("c0", "b1", "c1", "c2"))):
+        header.write(store)
+        for name, seed in jobs:
+            store.write("study", Result(Job(cells[name], int(seed)), {"value": 1.0}))
+    last, before = gather(tmp_path)
+    assert [(list(one.header.seeds), len(one.records)) for one in (last, before)] == [([0, 1, 2], 5), ([0], 3)]
+    assert [line for line in last.cautions if "yet" in line] == ["1 of 6 jobs have no result yet."]
+    assert not any("yet" in line for line in before.cautions) and before.rows[1].values("value") == {0: 1.0, 1: 1.0}
+
+
 @pytest.mark.parametrize("how", ["cut", "of_a_later_version", "hashes", "date", "a_folder"])
 def test_a_damaged_header_is_named_and_the_other_settings_are_shown(filled, how):
     store, header = filled
