@@ -363,7 +363,10 @@ def test_figures_are_drawn_of_what_is_there(tmp_path, monkeypatch):
     assert drawing.robustness(pair) is None
 
 
-def test_only_what_was_run_stands_beside_the_paper():
-    (report,) = (found for found in gather(Path(__file__).parents[1] / "results" / "images") if found.header.study == "table1")
-    (beside,) = (table for table in report.tables if table.heading == "Beside the paper")
+def test_only_what_was_run_as_the_paper_does_stands_beside_it():
+    reports = gather(Path(__file__).parents[1] / "results" / "images")
+    found = {report.settings: report for report in reports if report.header.study == "table1"}
+    (beside,) = (table for table in found.pop("recipe paper").tables if table.heading == "Beside the paper")
     assert beside.rows and all(row[2].value is not None for row in beside.rows)
+    (short,) = found.values()
+    assert short.settings == "recipe short" and "Beside the paper" not in {table.heading for table in short.tables}

@@ -34,10 +34,6 @@ def filled(tmp_path):
 def test_header_survives_the_file(filled):
     store, header = filled
     assert read(store, "compare") == [header] and read(store, "other") == []
-    (path,) = (store.folder / "compare").glob("*.json")
-    path.write_text('{"study": 1}')
-    with pytest.raises(StoreError, match="expected the description of a study"):
-        read(store, "compare")
 
 
 def test_rows_are_cells_and_their_readings(filled):
@@ -130,6 +126,48 @@ def test_settings_of_which_later_ones_show_every_result_are_no_part_of_their_own
     assert [report.header for report in gather(store.folder)] == [more]  # one more loss: all is in the larger comparison
     replace(more, seeds=[0]).write(store)
     assert [len(report.records) for report in gather(store.folder)] == [2, 6]  # which has not every seed of the smaller one
+
+
+def test_seeds_of_cells_that_other_settings_share_leave_nothing_missing(tmp_path):
+    """As of two scales: one seed of the small one, three of the large one, a job of which is missing."""
+    store, cells = Store(tmp_path), {name: Cell(name, {"task": "t", "name": name}) for name in "abc"}
+    small, large = (
+        Header("study", "t", seeds=[seed], hashes={n: cells[n].hash() for n in names}, facts=[("cells", names)], in_pieces=True)
+        for names, seed in (("ab", 0), ("bc", 1))
+    )
+    for header, jobs in ((small, ("a0", "b0")), (large, ("c0", "b1", "c1", "c2"))):
+        header.write(store)
+        for name, seed in jobs:
+            store.write("study", Result(Job(cells[name], int(seed)), {"value": 1.0}))
+    last, before = gather(tmp_path)
+    assert [(list(one.header.seeds), len(one.records)) for one in (last, before)] == [([0, 1, 2], 5), ([0], 3)]
+    assert [line for line in last.cautions if "yet" in line] == ["1 of 6 jobs have no result yet."]
+    assert not any("yet" in line for line in before.cautions) and before.rows[1].values("value") == {0: 1.0, 1: 1.0}
+
+
+@pytest.mark.parametrize("how", ["cut", "of_a_later_version", "hashes", "date", "a_folder"])
+def test_a_damaged_header_is_named_and_the_other_settings_are_shown(filled, how):
+    store, header = filled
+    (path,) = (store.folder / "compare").glob("header-*.json")
+    second = other_settings(store, header, epochs=5)
+    whole = path.read_text()
+    changed = {"of_a_later_version": {"new": 1}, "hashes": {"hashes": ["a"]}, "date": {"date": None}}
+    path.write_text(json.dumps(json.loads(whole) | changed[how]) if how in changed else whole[:100])
+    if how == "a_folder":
+        path.unlink()
+        path.mkdir()
+    with pytest.warns(UserWarning, match=f"{path}.*left out"):
+        (found,) = gather(store.folder)
+    assert found.header == second and "Not shown: 6 results of other settings" in found.cautions[0]
+
+
+def test_of_two_headers_of_the_same_cells_the_later_counts(filled):
+    """As of a copy by hand, whatever the order of their files."""
+    store, header = filled
+    (path,) = (store.folder / "compare").glob("header-*.json")
+    for name in ("header-0.json", "header-g.json"):
+        path.with_name(name).write_text(json.dumps(json.loads(path.read_text()) | {"title": "old", "date": "2020"}))
+    assert read(store, "compare") == [header]
 
 
 def test_a_header_from_before_is_read(filled):

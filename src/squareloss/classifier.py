@@ -78,7 +78,8 @@ class Classifier(nn.Module):
         classes: the names of the K classes, strings or numbers, in the order of their indices.
 
     Example: `Classifier(network, criterion.link, Standardize.from_data(x)).save("mynet")`, then
-    `Classifier.load("mynet").probabilities(x)`.
+    `Classifier.load("mynet", network=network).probabilities(x)` with a network of the same architecture; those of
+    `squareloss.models` need not be given.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -115,18 +116,27 @@ class Header:
 
 
 def read(store: Store, study: str) -> list[Header]:
-    """The headers of a study, the last written first, one for the same cells.
+    """The headers of a study, the last written first, one for the same cells. A damaged one is named in a warning and left out.
 
     Folders from before have a single one, without a date, beside the folder of the study.
     """
-    paths = [store.folder / f"{study}.json", *(store.folder / study).glob("header-*.json")]
-    found = {header.key: header for header in map(_read, filter(Path.exists, paths))}
-    return sorted(found.values(), key=lambda header: header.date, reverse=True)
+    found, paths = list[Header](), [store.folder / f"{study}.json", *(store.folder / study).glob("header-*.json")]
+    for path in filter(Path.exists, paths):
+        try:
+            found.append(_read(path))
+        except StoreError as error:
+            warnings.warn(f"{error}; it is left out", stacklevel=2)
+    last: dict[str, Header] = {}
+    for header in sorted(found, key=lambda header: header.date, reverse=True):
+        last.setdefault(header.key, header)
+    return list(last.values())
 
 
 def _read(path: Path) -> Header:
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
+        if not isinstance(content["hashes"], dict) or not isinstance(content.get("date", ""), str):
+            raise TypeError("'hashes' or 'date' is of another type")
         columns, claims = content.pop("columns"), content.pop("claims")
         facts = [(str(name), str(value)) for name, value in content.pop("facts")]
         return Header(
@@ -135,5 +145,7 @@ def _read(path: Path) -> Header:
             facts=facts,
             **content,
         )
+    except OSError as error:
+        raise StoreError(f"could not read {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StoreError(f"expected the description of a study in {path}, got something else ({error}); remove it") from error
+        raise StoreError(f"expected the description of a study in {path}, got something else ({error})") from error

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
+from itertools import product
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,9 @@ class StudyReport:
     @property
     def cautions(self) -> list[str]:
         """What must be said with it: missing results first."""
-        missing = len(self.header.seeds) * len(self.header.hashes) - len(self.records)
-        lines = [f"{missing} of {missing + len(self.records)} jobs have no result yet."] if missing > 0 else []
+        done = {(record.cell, record.seed) for record in self.records}
+        there = [job in done for job in product(self.header.hashes, self.header.seeds)]
+        lines = [f"{there.count(False)} of {len(there)} jobs have no result yet."] if not all(there) else []
         if self.others:
             last = max(self.others, key=lambda record: record.date)
             count = f"{len(self.others)} result{'s' * (len(self.others) > 1)}"
@@ -115,11 +117,16 @@ def gather(folder: str | Path) -> list[StudyReport]:
     return found
 
 
-def of(header: Header, records: Sequence[Record]) -> StudyReport:
-    """What a header asks for, and of a study in pieces the seeds there are besides."""
+def of(header: Header, records: Sequence[Record], settings: Sequence[Header] = ()) -> StudyReport:
+    """What a header asks for, and of a study in pieces the seeds there are besides.
+
+    A cell that other `settings` of the study have too may have been run for these: its seeds are shown, and none of the other
+    cells is missed for them.
+    """
     kept = asked_for(records, header)
     if header.in_pieces:
-        seeds = sorted({*header.seeds, *(record.seed for record in kept)})
+        shared = {cell for other in settings if other.key != header.key for cell in other.hashes.values()}
+        seeds = sorted({*header.seeds, *(record.seed for record in kept if record.hash not in shared)})
         facts = [(name, str(len(seeds)) if name == "seeds" else value) for name, value in header.facts]
         header = replace(header, seeds=seeds, facts=facts)
     return StudyReport(header, kept, rows_of(kept, header))
@@ -127,9 +134,10 @@ def of(header: Header, records: Sequence[Record]) -> StudyReport:
 
 def _settings(study: str, store: Store) -> list[StudyReport]:
     """A study with each of its settings, the last first; those whose every result later ones show too are left out."""
-    records, found, shown = store.records(study), list[StudyReport](), set[Path]()
-    for header in read(store, study) or [Header(study, study)]:
-        one = of(header, records)
+    records, headers = store.records(study), read(store, study)
+    found, shown = list[StudyReport](), set[Path]()
+    for header in headers or [Header(study, study)]:
+        one = of(header, records, headers)
         mine = {record.path for record in one.records}
         if mine - shown:
             found.append(one)

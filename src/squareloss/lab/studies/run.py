@@ -17,7 +17,7 @@ from rich.console import Console
 from squareloss.lab import report
 from squareloss.lab.names import choose
 from squareloss.lab.report import console as terminal
-from squareloss.lab.report.header import Header
+from squareloss.lab.report.header import Header, read
 from squareloss.lab.runs import SCALES, Cell, Context, Job, Result, Store, Study
 from squareloss.lab.runs.execute import ENGINES, check_device, check_engine, execute
 from squareloss.lab.runs.facts import command, cores
@@ -54,7 +54,7 @@ def carry_out(study: Study, scale: str, seeds: Sequence[int], header: Header, fo
     if not outcome.records:
         return len(outcome.failures)
     path = report.write(folder)
-    terminal.conclude(report.of(header, store.records(study.name)), console)
+    terminal.conclude(report.of(header, store.records(study.name), read(store, study.name)), console)
     console.print(f"\nreport: {os.path.relpath(path)}", markup=False, highlight=False, soft_wrap=True)
     return len(outcome.failures)
 
