@@ -36,6 +36,38 @@ def test_bad_models_are_refused(net, points):
     with pytest.raises(ValueError, match="use square_attack"):
         attacks.pgd(nn.Sequential(net, Detached()).eval(), x, y, 0.1)
     attacks.square_attack(nn.Sequential(net, Detached()).eval(), x, y, 0.1, queries=2)
+    for give, kind in ((lambda f: (f, f.mean()), "tuple"), (lambda f: {"logits": f}, "dict")):
+        with pytest.raises(TypeError, match=f"as a tensor, got {kind}; wrap it in a module"):
+            attacks.pgd(nn.Sequential(net, Gives(give)).eval(), x, y, 0.1)
+
+
+def test_a_loss_averaged_over_points_is_refused(net, points):
+    for attack in (attacks.pgd, attacks.apgd):
+        with pytest.raises(ValueError, match=r"one value per point, shape \(\d+,\), got \(\); .* reduction='none'"):
+            attack(net, *points, 0.1, loss=nn.functional.cross_entropy)
+
+
+def test_where_gradients_are_off_it_is_said(net, points):
+    with torch.no_grad():  # that is no matter
+        attacks.pgd(net, *points, 0.1, steps=1)
+    with torch.inference_mode(), pytest.raises(ValueError, match=r"inside torch\.inference_mode\(\): attack outside of it"):
+        attacks.pgd(net, *points, 0.1, steps=1)
+
+
+def test_points_may_require_gradients(net, points):
+    x, y = points
+    result = attacks.pgd(net, x.clone().requires_grad_(), y, 0.1, steps=1)  # warnings are errors
+    assert torch.equal(result.x_adv, attacks.pgd(net, x, y, 0.1, steps=1).x_adv)
+    assert not result.x_adv.requires_grad
+
+
+class Gives(nn.Module):
+    def __init__(self, give):
+        super().__init__()
+        self.give = give
+
+    def forward(self, f):
+        return self.give(f)
 
 
 class AlwaysDropout(nn.Module):

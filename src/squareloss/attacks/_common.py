@@ -116,7 +116,7 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
         )
     if len(x) == 0:
         raise ValueError("expected one point or more to attack, got none")
-    low, high = (float(v) for v in torch.aminmax(x))
+    low, high = (float(v) for v in torch.aminmax(x.detach()))
     if not (low >= 0 and high <= 1):  # written so that NaN fails
         raise ValueError(
             f"expected inputs in [0, 1], got values from {low:.4g} to {high:.4g}; "
