@@ -41,6 +41,15 @@ def test_bad_models_are_refused(net, points):
             attacks.pgd(nn.Sequential(net, Gives(give)).eval(), x, y, 0.1)
 
 
+@pytest.mark.parametrize("parity", [False, True])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch.compile's imports
+def test_modules_that_have_a_length_can_be_attacked(net, points, parity):
+    expected = attacks.pgd(net, *points, 0.1, steps=2, parity=parity)
+    for wrapped in (Long(net), torch.compile(Long(net), backend="eager"), torch.compile(Gives(net), backend="eager")):
+        result = attacks.pgd(wrapped.eval(), *points, 0.1, steps=2, parity=parity)
+        assert torch.equal(result.broken, expected.broken)
+
+
 def test_a_loss_averaged_over_points_is_refused(net, points):
     for attack in (attacks.pgd, attacks.apgd):
         with pytest.raises(ValueError, match=r"one value per point, shape \(\d+,\), got \(\); .* reduction='none'"):
@@ -59,6 +68,18 @@ def test_points_may_require_gradients(net, points):
     result = attacks.pgd(net, x.clone().requires_grad_(), y, 0.1, steps=1)  # warnings are errors
     assert torch.equal(result.x_adv, attacks.pgd(net, x, y, 0.1, steps=1).x_adv)
     assert not result.x_adv.requires_grad
+
+
+class Long(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        return self.network(x)
+
+    def __len__(self):
+        return 0
 
 
 class Gives(nn.Module):

@@ -120,7 +120,8 @@ class Network:
 
     def _prepare(self, sample: Tensor, plain: bool) -> nn.Module:
         if plain:
-            return frozen_copy(self.model) or self.model
+            twin = frozen_copy(self.model)
+            return self.model if twin is None else twin
         search = fold_batch_norm(self.model, sample)
         if search is not self.model and sample.ndim == 4:
             search = search.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -151,7 +152,7 @@ class Network:
 
     def _forward(self, x: Tensor, network: nn.Module | None = None) -> tuple[Tensor, ...]:
         with self._low():
-            scores: Tensor = (network or self._search)(x)
+            scores: Tensor = (self._search if network is None else network)(x)
         return (scores.to(x.dtype),)
 
     def _backward(self, objective: Objective, x: Tensor, y: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
