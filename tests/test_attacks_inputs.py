@@ -50,6 +50,14 @@ def test_modules_that_have_a_length_can_be_attacked(net, points, parity):
         assert torch.equal(result.broken, expected.broken)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torchscript_can_be_attacked(net, points):
+    traced = torch.jit.trace(net, points[0][:2])
+    expected = attacks.pgd(net, *points, 0.1, steps=2)
+    for model in (traced, torch.jit.freeze(traced)):  # a frozen one knows no mode
+        assert torch.equal(attacks.pgd(model, *points, 0.1, steps=2).broken, expected.broken)
+
+
 def test_a_loss_averaged_over_points_is_refused(net, points):
     for attack in (attacks.pgd, attacks.apgd):
         with pytest.raises(ValueError, match=r"one value per point, shape \(\d+,\), got \(\); .* reduction='none'"):

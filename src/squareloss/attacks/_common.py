@@ -103,7 +103,7 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
     """Raise unless model, images, labels and radius are such that an attack means something."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected an nn.Module that gives K scores, got {type(model).__name__}; wrap it in a module")
-    training = next((name or type(m).__name__ for name, m in model.named_modules() if m.training), None)
+    training = next((name or type(m).__name__ for name, m in model.named_modules() if getattr(m, "training", False)), None)
     if training is not None:
         raise ValueError(f"expected a model in eval mode, but {training!r} is in training mode; call model.eval()")
     for name, value in {"x": x, "y": y}.items():

@@ -42,10 +42,9 @@ class Float32(nn.Module):
 def frozen_copy(model: nn.Module) -> nn.Module | None:
     """A copy whose weights carry no gradient; None if the module can't be copied."""
     try:
-        twin = copy.deepcopy(model)
-    except Exception:  # whatever a module's own deepcopy raises
+        return copy.deepcopy(model).eval().requires_grad_(False)
+    except Exception:  # whatever a module's own deepcopy raises; TorchScript's modules can't be frozen so
         return None
-    return twin.eval().requires_grad_(False)
 
 
 def fold_batch_norm(model: nn.Module, x: Tensor) -> nn.Module:
