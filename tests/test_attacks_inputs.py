@@ -58,6 +58,20 @@ def test_torchscript_can_be_attacked(net, points):
         assert torch.equal(attacks.pgd(model, *points, 0.1, steps=2).broken, expected.broken)
 
 
+def test_what_is_said_after_an_interruption_has_a_line_of_its_own(net, points, capsys):
+    def loss(scores, labels):
+        if "\r" in (said := capsys.readouterr().err):
+            before.append(said)
+            raise KeyboardInterrupt
+        return nn.functional.cross_entropy(scores, labels, reduction="none")
+
+    before: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        attacks.pgd(net, *points, 0.1, loss=loss, progress=True)
+    assert not before[0].endswith("\n")
+    assert capsys.readouterr().err == "\n"
+
+
 def test_a_loss_averaged_over_points_is_refused(net, points):
     for attack in (attacks.pgd, attacks.apgd):
         with pytest.raises(ValueError, match=r"one value per point, shape \(\d+,\), got \(\); .* reduction='none'"):
