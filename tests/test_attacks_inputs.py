@@ -36,6 +36,81 @@ def test_bad_models_are_refused(net, points):
     with pytest.raises(ValueError, match="use square_attack"):
         attacks.pgd(nn.Sequential(net, Detached()).eval(), x, y, 0.1)
     attacks.square_attack(nn.Sequential(net, Detached()).eval(), x, y, 0.1, queries=2)
+    for give, kind in ((lambda f: (f, f.mean()), "tuple"), (lambda f: {"logits": f}, "dict")):
+        with pytest.raises(TypeError, match=f"as a tensor, got {kind}; wrap it in a module"):
+            attacks.pgd(nn.Sequential(net, Gives(give)).eval(), x, y, 0.1)
+
+
+@pytest.mark.parametrize("parity", [False, True])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch.compile's imports
+def test_modules_that_have_a_length_can_be_attacked(net, points, parity):
+    expected = attacks.pgd(net, *points, 0.1, steps=2, parity=parity)
+    for wrapped in (Long(net), torch.compile(Long(net), backend="eager"), torch.compile(Gives(net), backend="eager")):
+        result = attacks.pgd(wrapped.eval(), *points, 0.1, steps=2, parity=parity)
+        assert torch.equal(result.broken, expected.broken)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torchscript_can_be_attacked(net, points):
+    traced = torch.jit.trace(net, points[0][:2])
+    expected = attacks.pgd(net, *points, 0.1, steps=2)
+    for model in (traced, torch.jit.freeze(traced)):  # a frozen one knows no mode
+        assert torch.equal(attacks.pgd(model, *points, 0.1, steps=2).broken, expected.broken)
+
+
+def test_what_is_said_after_an_interruption_has_a_line_of_its_own(net, points, capsys):
+    def loss(scores, labels):
+        if "\r" in (said := capsys.readouterr().err):
+            before.append(said)
+            raise KeyboardInterrupt
+        return nn.functional.cross_entropy(scores, labels, reduction="none")
+
+    before: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        attacks.pgd(net, *points, 0.1, loss=loss, progress=True)
+    assert not before[0].endswith("\n")
+    assert capsys.readouterr().err == "\n"
+
+
+def test_a_loss_averaged_over_points_is_refused(net, points):
+    for attack in (attacks.pgd, attacks.apgd):
+        with pytest.raises(ValueError, match=r"one value per point, shape \(\d+,\), got \(\); .* reduction='none'"):
+            attack(net, *points, 0.1, loss=nn.functional.cross_entropy)
+
+
+def test_where_gradients_are_off_it_is_said(net, points):
+    with torch.no_grad():  # that is no matter
+        attacks.pgd(net, *points, 0.1, steps=1)
+    with torch.inference_mode(), pytest.raises(ValueError, match=r"inside torch\.inference_mode\(\): attack outside of it"):
+        attacks.pgd(net, *points, 0.1, steps=1)
+
+
+def test_points_may_require_gradients(net, points):
+    x, y = points
+    result = attacks.pgd(net, x.clone().requires_grad_(), y, 0.1, steps=1)  # warnings are errors
+    assert torch.equal(result.x_adv, attacks.pgd(net, x, y, 0.1, steps=1).x_adv)
+    assert not result.x_adv.requires_grad
+
+
+class Long(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        return self.network(x)
+
+    def __len__(self):
+        return 0
+
+
+class Gives(nn.Module):
+    def __init__(self, give):
+        super().__init__()
+        self.give = give
+
+    def forward(self, f):
+        return self.give(f)
 
 
 class AlwaysDropout(nn.Module):

@@ -96,8 +96,10 @@ def test_npz_that_is_refused(tmp_path):
     path = tmp_path / "d.npz"
     for content in (b"", b"PK\x03\x04 and then nothing", b"hello"):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"d\.npz"):
+        with pytest.raises(ValueError, match=r"d\.npz") as error:
             load(path)
+        assert ("it is no .npz file" in str(error.value)) == (not content.startswith(b"PK"))
+        assert "pickle" not in str(error.value)
 
 
 def test_npz_class_that_only_the_test_set_has(tmp_path):

@@ -254,6 +254,9 @@ def test_target_column_that_is_not_there(tmp_path):
         path.write_text(f"a;b;y\n{rows}\n")
         with pytest.raises(ValueError, match=r"[^?]; is the separator a comma\?$"):
             load(path, "y")
+    path.write_text("a;b;y\n1;2;0\n")
+    with pytest.raises(ValueError, match=r"choose from: a;b;y; is the separator a comma\?$"):
+        load(path)
     path.write_text("1.5,2,no\n2.5,1,yes\n")
     with pytest.raises(ValueError, match=r"'y', got the columns 1\.5, 2, no; is there a header\?"):
         load(path, "y")

@@ -103,7 +103,7 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
     """Raise unless model, images, labels and radius are such that an attack means something."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected an nn.Module that gives K scores, got {type(model).__name__}; wrap it in a module")
-    training = next((name or type(m).__name__ for name, m in model.named_modules() if m.training), None)
+    training = next((name or type(m).__name__ for name, m in model.named_modules() if getattr(m, "training", False)), None)
     if training is not None:
         raise ValueError(f"expected a model in eval mode, but {training!r} is in training mode; call model.eval()")
     for name, value in {"x": x, "y": y}.items():
@@ -116,7 +116,7 @@ def check_inputs(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm)
         )
     if len(x) == 0:
         raise ValueError("expected one point or more to attack, got none")
-    low, high = (float(v) for v in torch.aminmax(x))
+    low, high = (float(v) for v in torch.aminmax(x.detach()))
     if not (low >= 0 and high <= 1):  # written so that NaN fails
         raise ValueError(
             f"expected inputs in [0, 1], got values from {low:.4g} to {high:.4g}; "

@@ -42,10 +42,9 @@ class Float32(nn.Module):
 def frozen_copy(model: nn.Module) -> nn.Module | None:
     """A copy whose weights carry no gradient; None if the module can't be copied."""
     try:
-        twin = copy.deepcopy(model)
-    except Exception:  # whatever a module's own deepcopy raises
+        return copy.deepcopy(model).eval().requires_grad_(False)
+    except Exception:  # whatever a module's own deepcopy raises; TorchScript's modules can't be frozen so
         return None
-    return twin.eval().requires_grad_(False)
 
 
 def fold_batch_norm(model: nn.Module, x: Tensor) -> nn.Module:
@@ -63,10 +62,10 @@ def fold_batch_norm(model: nn.Module, x: Tensor) -> nn.Module:
         return plain
     twin = _folded(plain, pairs, x)
     if twin is None:  # some layer feeds another too: keep the pairs that are right by themselves
-        twin = _folded(plain, [pair for pair in pairs if _folded(plain, [pair], x)], x)
+        twin = _folded(plain, [pair for pair in pairs if _folded(plain, [pair], x) is not None], x)
     if twin is None:
         warnings.warn("batch norm could not be folded: the folded copy gives other scores; going on without", stacklevel=3)
-    return twin or plain
+    return plain if twin is None else twin  # not `or`: a module may have a length
 
 
 def keep_ends(model: nn.Module, x: Tensor) -> nn.Module:

@@ -77,7 +77,13 @@ class Network:
     def exact(self, x: Tensor) -> Tensor:
         """The model's scores (n, K), in float32 without TF32."""
         with torch.no_grad(), strict_float32():
-            return torch.cat([self.model(batch) for batch in batches(x, self.batch_size)])
+            parts = [self.model(batch) for batch in batches(x, self.batch_size)]
+        if not isinstance(parts[0], Tensor):
+            raise TypeError(
+                f"expected a model that gives its scores (N, K) as a tensor, got {type(parts[0]).__name__}; "
+                "wrap it in a module that returns the scores alone"
+            )
+        return torch.cat(parts)
 
     def clean(self, x: Tensor, at_once: int) -> Tensor:
         """The model's scores (N, K) on points as they are, on their device; kept for the next attack on the same points.
@@ -114,7 +120,8 @@ class Network:
 
     def _prepare(self, sample: Tensor, plain: bool) -> nn.Module:
         if plain:
-            return frozen_copy(self.model) or self.model
+            twin = frozen_copy(self.model)
+            return self.model if twin is None else twin
         search = fold_batch_norm(self.model, sample)
         if search is not self.model and sample.ndim == 4:
             search = search.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -145,7 +152,7 @@ class Network:
 
     def _forward(self, x: Tensor, network: nn.Module | None = None) -> tuple[Tensor, ...]:
         with self._low():
-            scores: Tensor = (network or self._search)(x)
+            scores: Tensor = (self._search if network is None else network)(x)
         return (scores.to(x.dtype),)
 
     def _backward(self, objective: Objective, x: Tensor, y: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
@@ -153,11 +160,16 @@ class Network:
             x = x.detach().requires_grad_()
             (scores,) = self._forward(x)
             values = objective(scores, y, targets)
-            if not values.requires_grad:
+            if values.shape != y.shape:
                 raise ValueError(
-                    "expected scores that depend on the input differentiably, got none with a gradient; "
-                    "the model detaches or rounds: use square_attack, which needs no gradient"
+                    f"expected a loss with one value per point, shape {tuple(y.shape)}, got {tuple(values.shape)}; "
+                    "do not average over the points: reduction='none'"
                 )
+            if not values.requires_grad:
+                why = "the model detaches or rounds: use square_attack, which needs no gradient"
+                if torch.is_inference_mode_enabled():
+                    why = "gradients are off inside torch.inference_mode(): attack outside of it"
+                raise ValueError(f"expected scores that depend on the input differentiably, got none with a gradient; {why}")
             (gradient,) = torch.autograd.grad(values.sum(), x)
         return scores.detach(), values.detach(), gradient
 

@@ -45,7 +45,13 @@ class Progress:
         """The last words."""
         if self.show:
             self._write(text)
+            self.end_line()
+
+    def end_line(self) -> None:
+        """What is written next begins a line."""
+        if self._width:
             sys.stderr.write("\n")
+            self._width = 0
 
     def _write(self, line: str) -> None:
         sys.stderr.write("\r" + line.ljust(self._width))

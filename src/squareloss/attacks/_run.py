@@ -50,7 +50,11 @@ def attack(model: nn.Module, x: Tensor, y: Tensor, eps: float, plan: Plan, optio
             round_.check(network.num_classes)
     problem = Problem(network, eps, norm, Published(seed) if parity else PerExample(seed))
     evaluation = Evaluation(problem, x.detach(), y.long(), stages, options)
-    return evaluation.run().result(eps, norm, evaluation.seconds(), notes)
+    try:
+        return evaluation.run().result(eps, norm, evaluation.seconds(), notes)
+    except BaseException:  # Ctrl-C too: what is said next has a line of its own
+        evaluation.progress.end_line()
+        raise
 
 
 class Evaluation:

@@ -57,6 +57,9 @@ def read_npz(path: Path, plan: SplitPlan) -> Dataset:
 def _load(path: Path) -> dict[str, Array]:
     try:
         with path.open("rb") as stream:  # numpy leaves a file it opened itself open when it cannot read it
+            if stream.read(2) not in (b"PK", b"\x93N"):  # numpy would take it for a pickle, and say how to load that
+                raise ValueError("it is no .npz file")
+            stream.seek(0)
             found = np.load(stream, allow_pickle=False)
             if isinstance(found, np.ndarray):
                 raise ValueError("it holds one bare array")

@@ -96,11 +96,12 @@ def _check_columns(table: Any, path: Path, target: str | None) -> None:
         raise ValueError(f"{path}: expected different column names, got {twice[0]!r} more than once; rename one")
     if not table.num_rows:
         raise ValueError(f"{path}: expected rows below the header, got none")
+    separator = _separator(names[0]) if len(names) == 1 else ""
     if target is None:
-        raise ValueError(f"{path}: expected the name of the target column, got none; choose from: {listed}")
+        raise ValueError(f"{path}: expected the name of the target column, got none; choose from: {listed}{separator}")
     if target not in names:
         hint = nearest(target, names)
-        hint += _separator(names[0]) if len(names) == 1 else ""
+        hint += separator
         hint += "; is there a header?" if any(_PLAIN.fullmatch(name.strip()) for name in names) else ""
         raise ValueError(f"{path}: expected a target column {target!r}, got the columns {listed}{hint}")
 
