@@ -132,6 +132,20 @@ def test_the_seed_is_that_of_the_attacks_alone(saved, tmp_path):
     assert clean[0, 0] == clean[3, 0] != clean[0, 1]  # the same images, and others
 
 
+def test_all_images_are_attacked_if_none_was_trained_on(saved, tmp_path):
+    digits = load("digits").test
+    images = {"x": digits.x[:50, 0].numpy(), "y": digits.y[:50].numpy()}
+    np.savez(tmp_path / "new.npz", **images)
+    parts = {f"{key}_{part}": array[:n] for key, array in images.items() for part, n in (("train", 50), ("test", 30))}
+    np.savez(tmp_path / "split.npz", **parts)
+    for name, every, points in (("new", True, 50), ("new", False, 10), ("split", True, 30)):
+        options = ["--attacks", "pgd-ce", "--eps", "0.1", "--out", str(tmp_path / "attack.json"), *["--all"] * every]
+        done = CliRunner().invoke(app, ["attack", str(saved), "--data", str(tmp_path / f"{name}.npz"), *options])
+        assert done.exit_code == 0, done.output
+        found = json.loads((tmp_path / "attack.json").read_text())
+        assert (found["points"], found["split_seed"]) == (points, None if every else 0)
+
+
 def test_the_command_reads_fractions(saved, tmp_path):
     out = tmp_path / "attack.json"
     arguments = [

@@ -296,6 +296,9 @@ def attack(
             "classifier's training images were drawn with, or it is attacked on some of those."
         ),
     ] = 0,
+    every: Annotated[
+        bool, typer.Option("--all", help="Attack all images of such data: the classifier was trained on none of them.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="The JSON file, replaced if it is there. Default: attack.json in DIR.", show_default=False),
@@ -316,7 +319,7 @@ def attack(
     radii, names = _numbers("eps", eps) or [], [name.strip() for name in attacks.split(",")]
     table = attack(
         directory, data, radii, attacks=names, norm=norm, model=model, size=size, points=points, device=device,
-        seed=seed, split_seed=split_seed, out=out or directory / "attack.json", root=data_dir, progress=not quiet,
+        seed=seed, split_seed=split_seed, every=every, out=out or directory / "attack.json", root=data_dir, progress=not quiet,
     )  # fmt: skip
     typer.echo(table)
 

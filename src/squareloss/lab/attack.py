@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def attack(
     device: str = "auto",
     seed: int = 0,
     split_seed: int = 0,
+    every: bool = False,
     out: Path | None = None,
     root: Path | None = None,
     progress: bool = True,
@@ -50,7 +52,7 @@ def attack(
         model: "package.module:function" for a network that is not built in, called as by `squareloss compare`.
         points: how many test images, from the first; all if None.
         seed: of the attacks. split_seed: draws the test images where the data do not bring them; the one that the training
-            images were drawn with, else they are attacked too.
+            images were drawn with, else they are attacked too. every: all images of such data, none of which it was trained on.
         out: a file; beside it, in a folder of the same name, an interrupted evaluation is kept and gone on from. Of another
             classifier, other points or another seed there, each has a folder of its own; it goes when the file is written.
     """
@@ -58,7 +60,10 @@ def attack(
     _check_options(points, size, out)
     config = _checkpoint.read_config(directory)
     _check_model(model, _checkpoint.section(config, "network", (dict,), directory))
-    data = _images(source, seed=split_seed, root=root, size=size, progress=progress and sys.stderr.isatty())
+    shares = {"validation": 0.0, "test": 0.0} if every else {"seed": split_seed}
+    data = _images(source, **shares, root=root, size=size, progress=progress and sys.stderr.isatty())
+    if every and not data.test.n:
+        data = replace(data, test=data.train)
     # one output per class, or one less with reduced simplex coding
     outputs = len(config.get("classes") or data.classes) - bool((config.get("link") or {}).get("reduced"))
     network = None if model is None else build({"name": model}, data.shape, outputs, seed=0)
@@ -76,7 +81,7 @@ def attack(
         )  # fmt: skip
         if out is not None:
             facts = {"classifier": directory.resolve().name, "data": data.name, "points": len(y)}
-            facts |= {"torch": torch.__version__, "seed": seed, "split_seed": split_seed}
+            facts |= {"torch": torch.__version__, "seed": seed, "split_seed": None if every else split_seed}
             write_atomically(out, json.dumps({**facts, **table.to_dict()}, indent=1).encode() + b"\n")
     if kept is not None:
         _remove(kept, table)
