@@ -121,6 +121,14 @@ def test_labels_are_matched_by_name(saved, tmp_path):
         assert attack(folder, "digits", [0.1], attacks=["pgd-ce"], points=30, progress=False).clean > 0.8
 
 
+def test_progress_says_which_of_them_runs(saved, capsys):
+    attack(saved, "digits", [0.1, 2 / 255], attacks=["pgd-ce", "apgd-ce"], points=10)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.endswith(":")] == [
+        "pgd-ce at 0.1, 1 of 4:", "pgd-ce at 2/255, 2 of 4:", "apgd-ce at 0.1, 3 of 4:", "apgd-ce at 2/255, 4 of 4:",
+    ]  # fmt: skip
+
+
 def test_the_seed_is_that_of_the_attacks_alone(saved, tmp_path):
     clean = {}
     for seed, split in ((0, 0), (3, 0), (0, 1)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,12 +134,14 @@ def evaluate(
     radii = list(dict.fromkeys(float(each) for each in given))
     runs = {name: _attack(name, coding, surrogate) for name in attacks}
     folder, began = options.get("save"), time.monotonic()
-    results = {}
+    results: dict[tuple[str, float], AttackResult] = {}
     views: dict[bool, nn.Module] = {False: model}
     with Prepared():
         for name, run in runs.items():
             seen = views.setdefault(name.endswith("@eta"), _scores(model, name, coding))
             for each in radii:
+                if options.get("progress", False):
+                    print(f"{name} at {radius(each)}, {len(results) + 1} of {len(runs) * len(radii)}:", file=sys.stderr)
                 own: Options = {**options}
                 if folder is not None:
                     own["save"] = part_of(Path(str(folder)), name, each)
