@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
@@ -130,6 +131,23 @@ def test_perfect_scores_leave_one_samples_doubt():
     curve = fit_curve(codes, labels, torch.ones(30, dtype=torch.float64), None)
     wrong = torch.full((30, 3), 1 / 31 / 3, dtype=torch.float64)
     torch.testing.assert_close(curve.probabilities(codes), wrong.scatter(1, labels[:, None], 1 - 2 / 31 / 3))
+
+
+@pytest.mark.parametrize("signal", [0.0, 0.2, 1.0])
+def test_the_probability_map_takes_few_passes_however_sure_the_scores_are(monkeypatch, signal):
+    n, k, passes = 3000, 100, []
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, k, (n,), generator=generator)
+    scores = signal * Simplex().encode(labels, k).double() + 10 * torch.randn(n, k, generator=generator, dtype=torch.float64)
+    whole = _selection._derivatives
+    monkeypatch.setattr(_selection, "_derivatives", lambda *arguments: passes.append(1) or whole(*arguments))
+    ones, frequency = torch.ones(n, dtype=torch.float64), (torch.bincount(labels, minlength=k) / n).double()
+    curve = fit_curve(scores, labels, ones, frequency)
+    assert len(passes) < 30
+    u, doubt = scores / k + curve.shift, 1 / (n + 1)
+    target = F.one_hot(labels, k) * (1 - doubt) + doubt / k
+    loss = lambda factor: float(-(target * torch.log_softmax(factor * (curve.slope * u - curve.bend * u**2), 1)).sum(1).mean())
+    assert loss(1.0) <= min(loss(0.999), loss(1.001)) or curve.slope == 1e-3  # where the scores say nothing
 
 
 def test_a_class_without_samples_counts_as_half_a_sample():

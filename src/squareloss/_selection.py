@@ -26,6 +26,7 @@ Blocks = Callable[[], Iterable[tuple[Block, Tensor]]]  # with the weights (m,) i
 CALIBRATION = 2**24  # scores the probability map is fitted on, at most: it has three numbers
 BLOCK = 2**17  # of them at a time on a CPU, which stay in its cache
 COLUMNS = 1024  # outputs, over lambdas, of one product
+FURTHEST = 16.0  # that a step of its fit moves logits of a sample against each other; beyond, all is sure and flat
 
 
 @dataclass(frozen=True)
@@ -237,32 +238,36 @@ def fit_curve(scores: Tensor, labels: Tensor, weight: Tensor, frequency: Tensor 
     target = torch.full_like(u, spread / k)
     target.scatter_add_(1, labels.unsqueeze(1), torch.full_like(u[:, :1], 1 - spread))
     share = weight / weight.sum()
-    shift, ratio = torch.zeros_like(u[0]), 0.0
+    slope, shift, ratio = 0.0, torch.zeros_like(u[0]), 0.0
     if frequency is not None:
         level = frequency.clamp_min(0.5 / count).log()
         level = level - level.mean()
-        slope, bend, pull = _newton([u, -u.square(), level.expand_as(u)], target, share, offset)
+        slope, bend, pull = _newton([u, -u.square(), level.expand_as(u)], target, share, offset, [0.0, 0.0, 0.0])
         if slope > 0:
             shift = level * (pull / slope)
             u = u + shift
-            slope, bend = _newton([u, -u.square()], target, share, offset)
+            slope, bend = _newton([u, -u.square()], target, share, offset, [slope, bend])
             ratio = min(max(bend / slope, -k / 2), k / (2 * (k - 1))) if slope > 0 else 0.0
-    (slope,) = _newton([u - ratio * u.square()], target, share, offset)
+    (slope,) = _newton([u - ratio * u.square()], target, share, offset, [slope])
     slope = max(slope, 1e-3)  # scores that say nothing: nearly uniform, or the inverse class weights
     return Curve(slope, ratio * slope, shift, offset)
 
 
-def _newton(features: Sequence[Tensor], target: Tensor, share: Tensor, offset: Tensor | None) -> list[float]:
+def _newton(
+    features: Sequence[Tensor], target: Tensor, share: Tensor, offset: Tensor | None, start: Sequence[float]
+) -> list[float]:
     """argmin over theta (P,) of the cross-entropy of softmax(sum_p theta_p features_p + offset), P features (n, K)."""
-    theta = target.new_zeros(len(features))
+    theta, scale = target.new_tensor(start), _scale(features, share)
     loss, gradient, second = _derivatives(theta, features, target, share, offset)
     for _ in range(100):
-        step = torch.linalg.solve(second, gradient)
-        decrease = float(gradient @ step)
-        if decrease < 1e-9:  # so near that the whole step is right to the last digits, which the loss no longer shows
+        damped = second / torch.outer(scale, scale)
+        damped.diagonal().mul_(1 + 1e-10).add_(1e-12)
+        step = torch.linalg.solve(damped, gradient / scale) / scale
+        decrease, moved = float(gradient @ step), _moved(step, features)
+        if decrease < 1e-9 and moved < 1:  # so near that the step is right to the last digits, which the loss no longer shows
             theta = theta - step
             break
-        size = 1.0
+        size = min(1.0, FURTHEST / moved)
         while size > 1e-6:  # halve until the loss falls enough
             new = _derivatives(theta - size * step, features, target, share, offset)
             if new[0] <= loss - 1e-4 * size * decrease:
@@ -274,14 +279,37 @@ def _newton(features: Sequence[Tensor], target: Tensor, share: Tensor, offset: T
     return [float(t) for t in theta]
 
 
+def _scale(features: Sequence[Tensor], share: Tensor) -> Tensor:
+    """The spread (P,) of each feature about its sample's mean; 1 where it is rounding, as of classes of equal frequency."""
+    squares = share.new_zeros(len(features))
+    for part in _parts(features[0]):
+        for p, feature in enumerate(features):
+            x = feature[part]
+            squares[p] += (x - x.mean(1, keepdim=True)).square().mean(1) @ share[part]
+    return torch.where(squares > 1e-26, squares.sqrt(), 1.0)
+
+
+def _moved(step: Tensor, features: Sequence[Tensor]) -> float:
+    """By how much a step moves the logits of one sample against each other, at most."""
+    most = 0.0
+    for part in _parts(features[0]):
+        logits = torch.tensordot(step, torch.stack([feature[part] for feature in features]), 1)
+        most = max(most, float((logits.amax(1) - logits.amin(1)).max()))
+    return most
+
+
+def _parts(x: Tensor) -> list[slice]:
+    """Rows of x (n, K) in runs that fit the cache, on a CPU."""
+    rows = max(1, (BLOCK if x.device.type == "cpu" else CALIBRATION) // x.shape[1])
+    return [slice(first, first + rows) for first in range(0, len(x), rows)]
+
+
 def _derivatives(
     theta: Tensor, features: Sequence[Tensor], target: Tensor, share: Tensor, offset: Tensor | None
 ) -> tuple[float, Tensor, Tensor]:
     """The cross-entropy, its gradient (P,) and its Hessian (P, P), block by block."""
     loss, gradient, second = target.new_zeros(()), torch.zeros_like(theta), target.new_zeros(len(theta), len(theta))
-    rows = max(1, (BLOCK if target.device.type == "cpu" else CALIBRATION) // target.shape[1])
-    for first in range(0, len(target), rows):
-        part = slice(first, first + rows)
+    for part in _parts(target):
         x, t, s = torch.stack([feature[part] for feature in features]), target[part], share[part]  # (P, m, K), (m, K), (m,)
         logits = torch.tensordot(theta, x, 1)
         log_p = torch.log_softmax(logits if offset is None else logits + offset, 1)
@@ -290,5 +318,4 @@ def _derivatives(
         loss -= (t * log_p).sum(1) @ s
         gradient += ((p - t) * x).sum(2) @ s
         second += (x * (p * s.unsqueeze(1))).flatten(1) @ x.flatten(1).T - (mean * s) @ mean.T
-    second.diagonal().mul_(1 + 1e-10).add_(1e-12)
     return float(loss), gradient, second
