@@ -267,8 +267,8 @@ def _newton(
         if decrease < 1e-9 and moved < 1:  # so near that the step is right to the last digits, which the loss no longer shows
             theta = theta - step
             break
-        size = min(1.0, FURTHEST / moved)
-        while size > 1e-6:  # halve until the loss falls enough
+        size = whole = min(1.0, FURTHEST / moved)
+        while size > 1e-6 * whole:  # halve until the loss falls enough
             new = _derivatives(theta - size * step, features, target, share, offset)
             if new[0] <= loss - 1e-4 * size * decrease:
                 break

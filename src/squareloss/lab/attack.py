@@ -60,10 +60,8 @@ def attack(
     _check_options(points, size, out)
     config = _checkpoint.read_config(directory)
     _check_model(model, _checkpoint.section(config, "network", (dict,), directory))
-    shares = {"validation": 0.0, "test": 0.0} if every else {"seed": split_seed}
-    data = _images(source, **shares, root=root, size=size, progress=progress and sys.stderr.isatty())
-    if every and not data.test.n:
-        data = replace(data, test=data.train)
+    parts = {"validation": 0.0, "test": 0.0} if every else {"seed": split_seed}
+    data = _images(source, every, **parts, root=root, size=size, progress=progress and sys.stderr.isatty())
     # one output per class, or one less with reduced simplex coding
     outputs = len(config.get("classes") or data.classes) - bool((config.get("link") or {}).get("reduced"))
     network = None if model is None else build({"name": model}, data.shape, outputs, seed=0)
@@ -96,8 +94,8 @@ def _check_options(points: int | None, size: int | None, out: Path | None) -> No
         raise ValueError(f"expected --out to be a file, got the folder {out}; pass {out / 'attack.json'}")
 
 
-def _images(source: str, **options: Any) -> Dataset:
-    """Data to attack; raises if they are no images."""
+def _images(source: str, every: bool, **options: Any) -> Dataset:
+    """Data with the images to attack as their test set; raises if they are no images."""
     if Path(source).suffix.lower() in (".csv", ".parquet"):
         raise ValueError(f"expected images to attack, got the table {source}; attacks move pixels in [0, 1]")
     data = load(source, **options)
@@ -105,7 +103,7 @@ def _images(source: str, **options: Any) -> Dataset:
         raise ValueError(
             f"expected images to attack, got {source} with a row of numbers per sample; attacks move pixels in [0, 1]"
         )
-    return data
+    return replace(data, test=data.train) if every and not data.test.n else data
 
 
 def _remove(kept: Path, table: AttackTable) -> None:

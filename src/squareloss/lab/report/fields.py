@@ -60,4 +60,5 @@ PLACES, COLOURS = (0.0, 0.35, 0.7, 1.0), ((38, 35, 90), (30, 101, 141), (96, 180
 def shade(values: npt.ArrayLike) -> npt.NDArray[np.uint8]:
     """Numbers of [0, 1] as colours (..., 3), dark to light."""
     v = np.clip(np.asarray(values, dtype=float), 0, 1)
-    return np.stack([np.interp(v, PLACES, [c[i] for c in COLOURS]) for i in range(3)], axis=-1).round().astype(np.uint8)
+    colours = np.stack([np.interp(v, PLACES, [c[i] for c in COLOURS]) for i in range(3)], axis=-1)
+    return np.round(colours).astype(np.uint8)

@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ class Header:
     def write(self, store: Store) -> Path:
         """Keep it in the results folder, in place of the one before of the same cells."""
         path = store.folder / self.study / f"header-{self.key}.json"
-        content = asdict(self) | {"date": datetime.now(UTC).isoformat(timespec="microseconds")}
+        content = asdict(self) | {"date": datetime.now(timezone.utc).isoformat(timespec="microseconds")}
         with explained(f"write {path}"):
             write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
         return path
