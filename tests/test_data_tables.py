@@ -230,6 +230,29 @@ def test_row_numbers_of_a_csv_are_left_out(tmp_path, name, rows):
     assert data.notes == (f"column {name!r}: row numbers or names, as pandas and R write them, left out",)
 
 
+@pytest.mark.parametrize(("names", "cells"), [(",", ","), (",,", ",,"), (",", ", "), (",Unnamed: 3", ",")])
+def test_empty_columns_without_a_name_are_left_out(tmp_path, names, cells):
+    path = tmp_path / "d.csv"
+    path.write_text(f"a,b,y{names}\n" + "".join(f"{i},{i % 7},{i % 2}{cells}\n" for i in range(N)))
+    data = load(path, "y")
+    assert data.features == ("a", "b")
+    left_out = "neither a name nor a value, as spreadsheets write them, left out"
+    assert data.notes == tuple(f"column {4 + i}: {left_out}" for i in range(names.count(",")))
+
+
+def test_columns_without_a_name_that_may_mean_something_are_not_left_out(tmp_path):
+    path = tmp_path / "d.csv"
+    rows = "".join(f"{i},{i % 2},{'x' * (i % 3 == 0)}\n" for i in range(N))
+    path.write_text(f"a,y,\n{rows}")
+    assert load(path, "y").features == ("a", "=x")
+    path.write_text(f"a,y,,\n{rows.replace(chr(10), ',x' + chr(10))}")
+    with pytest.raises(ValueError, match="'' more than once"):
+        load(path, "y")
+    path.write_text("a,y,\n1,0\n2,1\n")  # is it a name too many, or a value too few?
+    with pytest.raises(ValueError, match="Expected 3 columns, got 2"):
+        load(path, "y")
+
+
 @pytest.mark.parametrize("values", [np.arange(N) // 2, np.arange(N) / 7, np.arange(N) % 2 == 0])
 def test_a_column_without_a_name_that_numbers_no_rows_is_kept(tmp_path, values):
     data = load(_write(tmp_path / "d.csv", {"": values, **_columns()}), "label")

@@ -45,7 +45,7 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
     numbers with some words is refused by name, as are dates, lists and columns without a single training value. What was
     filled or unseen is told in `notes`.
     """
-    table = _read(path)
+    table, empty = _without_empty(_read(path))
     _check_columns(table, path, target)
     y, classes = encode_labels(_target(table.column(target), f"{path}, column {target!r}"), f"{path}, column {target!r}")
     rows = plan.rows(y)
@@ -60,6 +60,7 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
         features=tuple(name for column in encoded for name in column.names),
         notes=tuple(note for column in encoded for note in column.notes)
         + tuple(f"column {name!r}: row numbers or names, as pandas and R write them, left out" for name in index)
+        + tuple(f"column {place}: neither a name nor a value, as spreadsheets write them, left out" for place in empty)
         + tuple(f"class {name!r} looks like a missing value; if it is one, drop its rows" for name in classes if _mark(name))
         + tuple(f"classes {pair}; if they are one, write it in one way" for pair in _alike(classes)),
     )  # fmt: skip
@@ -86,6 +87,20 @@ def _read(path: Path) -> Any:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
         hint = _separator(names) if path.suffix.lower() == ".csv" else ""
         raise ValueError(f"{path}: could not read it as {path.suffix.lower()}: {error}{hint}") from error
+
+
+def _without_empty(table: Any) -> tuple[Any, list[int]]:
+    """The table without its columns that have neither a name nor a single value, and the places of those, from 1."""
+    empty = [i for i, name in enumerate(table.column_names) if _NAMELESS.fullmatch(name) and _is_empty(table.column(i))]
+    return table.select([i for i in range(table.num_columns) if i not in empty]), [i + 1 for i in empty]
+
+
+def _is_empty(column: Any) -> bool:
+    import pyarrow.compute as pc
+
+    if _is_text(column.type):  # spaces alone are no value
+        return not pc.any(pc.not_equal(pc.utf8_trim_whitespace(column), "")).as_py()
+    return bool(column.null_count == len(column))
 
 
 def _check_columns(table: Any, path: Path, target: str | None) -> None:
