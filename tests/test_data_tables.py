@@ -343,6 +343,29 @@ def test_categories_are_bits_until_rows_are_drawn():
     assert encoded.values.dtype == bool  # a thousand columns of floats would fill the memory
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d.%m.%Y %H:%M", "%Y-%m-%dT%H:%M:%SZ"])
+def test_dates_are_refused_with_advice(tmp_path, form, suffix):
+    days = [(datetime.datetime(2024, 2, 1) + datetime.timedelta(i // 2)).strftime(form) for i in range(N)]
+    for cells in (days, ["?", "soon", *days[2:]]):
+        with pytest.raises(ValueError, match=r"'day': expected .*, got (dates such as '|date|timestamp).* \(year, month,"):
+            load(_write(tmp_path / f"d{suffix}", _columns(day=cells)), "label")
+
+
+@pytest.mark.parametrize("text", ["1.2.3", "10-11-12", "2024-02", "555-12-2024"])
+def test_what_is_no_date_stays_a_category(tmp_path, text):
+    data = load(_write(tmp_path / "d.parquet", _columns(code=[text, "x"] * (N // 2))), "label")
+    assert f"code={text}" in data.features
+
+
+def test_categories_most_of_which_come_once_are_told(tmp_path):
+    names = [f"customer {i}" for i in range(N)]
+    note = f"column 'name': {N} categories in {N} rows; if it is a name or free text, drop it"
+    assert load(_write(tmp_path / "a.parquet", _columns(name=names)), "label").notes[0] == note
+    halves = [f"customer {i // 2}" for i in range(N)]
+    assert not any("free text" in note for note in load(_write(tmp_path / "b.csv", _columns(name=halves)), "label").notes)
+
+
 def test_identifiers_are_not_encoded(tmp_path):
     n = 2000
     columns = {"name": [f"id{i}" for i in range(n)], "label": np.arange(n) % 2}
