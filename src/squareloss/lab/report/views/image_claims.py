@@ -204,6 +204,8 @@ def _means(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float
 
 def _difference(d: Difference, key: str) -> str:
     unit, digits = (1, 4) if key.startswith("ece") else (100, 2)
-    if d.low is None or d.high is None:
-        return f"{unit * d.value:+.{digits}f} ({d.how})"
-    return f"{unit * d.value:+.{digits}f} [{unit * d.low:+.{digits}f}, {unit * d.high:+.{digits}f}]"
+
+    def show(value: float) -> str:
+        return f"{unit * value:+.{digits}f}"
+
+    return f"{show(d.value)} {d.interval(show) or f'({d.how})'}"
