@@ -24,6 +24,7 @@ class Options:
     scale: bool
     full: bool  # bend and shift the probability map
     random_state: int
+    verbose: bool = False
 
 
 class Engine:
@@ -194,6 +195,7 @@ class Engine:
             offset=offset,
             criterion=self.options.criterion,
             warn=self.options.lambdas is not None,
+            progress=self.options.verbose,
         )
         self.path, self.rows, self.left = path, None, None
 

@@ -58,7 +58,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         calibration: "full" or "temperature", as above.
         device: where to compute; None is where the tensor lies, or the CPU.
         random_state: seed of the choice of samples that a stream is judged by.
-        verbose: show progress.
+        verbose: show progress, with an estimate of the time left.
 
     Attributes after fitting (lists of them, if y has several columns):
         classes_: (K,). coef_: (K, d) and intercept_: (K,), for features as they come.
@@ -266,7 +266,9 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lambdas = None if self.lambdas is None else inputs.candidates(self.lambdas, "lambda")
         self._device, self._many = inputs.device(self.device, X), many
         full = self.calibration == "full"
-        options = Options(lambdas, self.criterion, self.fit_intercept, self.scale_features, full, self.random_state)
+        options = Options(
+            lambdas, self.criterion, self.fit_intercept, self.scale_features, full, self.random_state, self.verbose
+        )
         self._set_classes(classes)
         self._engine = Engine([len(c) for c in classes], options)
 
