@@ -165,7 +165,9 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> RidgeProbe:
         """Take samples back: the same W and b as if they had never been fitted, at the same lambda.
 
-        They must have been fitted, with these labels and weights; that is checked only as far as the sums can tell. If a long
+        They must have been fitted, with these labels and weights. That is checked only as far as the sums can tell: more of a
+        class than there were, or samples further out than any can have been, are refused; others that were never fitted are
+        not noticed, and leave a fit that no data have. If a long
         stream forgets all samples that were kept of it, there are no probabilities until more come, and lambda can't be chosen.
         """
         self._require_fitted()
