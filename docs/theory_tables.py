@@ -32,9 +32,17 @@ def found(study: str, scale: str = "paper") -> StudyReport:
 def findings(study: str) -> str:
     """What the report of a study says first, a line each, and its rates."""
     mine = found(study)
-    cost = dict(mine.header.facts)["cost"]
-    lines = [f"- {line}" for line in mine.view.sentences] + [f"- Measured at `--scale paper`: {cost}."]
+    lines = [f"- {line}" for line in mine.view.sentences] + [f"- Its jobs at `--scale paper` took {took(mine)}."]
     return "\n\n".join(["\n".join(lines), *map(slopes, rates(mine)[:2])])
+
+
+def took(mine: StudyReport) -> str:
+    """The seconds of its jobs, machine by machine, as the records have them."""
+    seconds: dict[str, float] = {}
+    for record in mine.records:
+        chip = record.hardware["gpu"] or f"a core of {record.hardware['cpu']}"
+        seconds[chip] = seconds.get(chip, 0.0) + record.seconds
+    return ", ".join(f"{total:.0f} s on {chip}" for chip, total in sorted(seconds.items()))
 
 
 def rates(mine: StudyReport) -> list[Table]:

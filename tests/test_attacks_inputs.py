@@ -138,6 +138,30 @@ def test_probabilities_are_warned_about(net, points):
         attacks.pgd(nn.Sequential(net, nn.Softmax(1)).eval(), *points, 0.1, steps=1)
 
 
+@pytest.mark.parametrize("attack", [attacks.pgd, attacks.apgd])
+def test_a_gradient_of_exactly_zero_is_told(net, points, attack):
+    model = nn.Sequential(net, Rounded()).eval()
+    with pytest.warns(UserWarning, match=r"exactly zero for (\d+) of the \1 points that stand.*square_attack") as said:
+        result = attack(model, *points, 0.01, steps=3, restarts=2)
+    assert len(said) == 1 and result.notes == [str(said[0].message)] and "exactly zero" in result.summary()
+    assert attack(net, *points, 0.01, steps=3, restarts=2).notes == []
+
+
+def test_a_gradient_that_another_try_has_is_not_called_zero(net, points, tmp_path):
+    model, x, y = nn.Sequential(net, Gives(lambda f: 1000 * f)).eval(), *points  # cross-entropy saturates, DLR does not
+    ours = {"attacks": ["apgd-ce"], "save": tmp_path / "ce.safetensors"}
+    with pytest.warns(UserWarning, match="exactly zero for"):
+        first = attacks.autoattack(model, x, y, 0.01, **ours)
+    with pytest.warns(UserWarning, match="exactly zero for"):  # said again of what the file has
+        assert attacks.autoattack(model, x, y, 0.01, **ours).notes == first.notes
+    assert attacks.autoattack(model, x, y, 0.01, attacks=["apgd-ce", "apgd-dlr"]).notes == []
+
+
+class Rounded(nn.Module):
+    def forward(self, f):
+        return f.round() + 0 * f
+
+
 def test_bad_points_are_refused(net, points):
     x, y = points
     with pytest.raises(ValueError, match=r"expected inputs in \[0, 1\], got values from -\d.*standardisation inside the model"):

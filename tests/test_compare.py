@@ -1,6 +1,7 @@
 """compare: what is shared between losses, how a learning rate is chosen, and what is measured."""
 
 import math
+import re
 import sys
 import warnings
 from dataclasses import asdict, replace
@@ -47,6 +48,19 @@ def tiny(path, **changes):
     options = {"target": "label", "losses": "ce,ce+temperature,simplex", "seeds": 2, "epochs": 3, "lrs": [0.05, 0.2]}
     options |= {"quick": True, "device": "cpu"}
     return plan(str(path), **{**options, **changes})
+
+
+def test_classes_that_no_test_sample_tells_of_are_noted(tmp_path):
+    plain = csv_file(tmp_path)
+    assert tiny(plain).header.notes == ()
+    one = tmp_path / "one.csv"
+    one.write_text(plain.read_text() + "0.1,0.2,red,maybe\n")
+    (note,) = tiny(one).header.notes
+    assert note.startswith("no sample of 'maybe' (1 in all) in the test split: ")
+    pairs = tmp_path / "pairs.csv"  # of some of them, one falls to the test split
+    pairs.write_text(plain.read_text() + "".join(f"0.1,0.2,red,{k}\n0.3,0.4,blue,{k}\n" for k in range(20)))
+    (note,) = tiny(pairs).header.notes
+    assert re.match(r"no sample of ('\d+' \(2 in all\)(, | and )){3}\d+ more in the test split of the first seed: ", note)
 
 
 # --- measuring

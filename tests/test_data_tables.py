@@ -230,6 +230,29 @@ def test_row_numbers_of_a_csv_are_left_out(tmp_path, name, rows):
     assert data.notes == (f"column {name!r}: row numbers or names, as pandas and R write them, left out",)
 
 
+@pytest.mark.parametrize(("names", "cells"), [(",", ","), (",,", ",,"), (",", ", "), (",Unnamed: 3", ",")])
+def test_empty_columns_without_a_name_are_left_out(tmp_path, names, cells):
+    path = tmp_path / "d.csv"
+    path.write_text(f"a,b,y{names}\n" + "".join(f"{i},{i % 7},{i % 2}{cells}\n" for i in range(N)))
+    data = load(path, "y")
+    assert data.features == ("a", "b")
+    left_out = "neither a name nor a value, as spreadsheets write them, left out"
+    assert data.notes == tuple(f"column {4 + i}: {left_out}" for i in range(names.count(",")))
+
+
+def test_columns_without_a_name_that_may_mean_something_are_not_left_out(tmp_path):
+    path = tmp_path / "d.csv"
+    rows = "".join(f"{i},{i % 2},{'x' * (i % 3 == 0)}\n" for i in range(N))
+    path.write_text(f"a,y,\n{rows}")
+    assert load(path, "y").features == ("a", "=x")
+    path.write_text(f"a,y,,\n{rows.replace(chr(10), ',x' + chr(10))}")
+    with pytest.raises(ValueError, match="'' more than once"):
+        load(path, "y")
+    path.write_text("a,y,\n1,0\n2,1\n")  # is it a name too many, or a value too few?
+    with pytest.raises(ValueError, match="Expected 3 columns, got 2"):
+        load(path, "y")
+
+
 @pytest.mark.parametrize("values", [np.arange(N) // 2, np.arange(N) / 7, np.arange(N) % 2 == 0])
 def test_a_column_without_a_name_that_numbers_no_rows_is_kept(tmp_path, values):
     data = load(_write(tmp_path / "d.csv", {"": values, **_columns()}), "label")
@@ -318,6 +341,29 @@ def test_column_without_a_training_value(tmp_path):
 def test_categories_are_bits_until_rows_are_drawn():
     encoded = _categorical(pa.chunked_array([["a", "b"] * 3]), "x", np.arange(6), "x")
     assert encoded.values.dtype == bool  # a thousand columns of floats would fill the memory
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d.%m.%Y %H:%M", "%Y-%m-%dT%H:%M:%SZ"])
+def test_dates_are_refused_with_advice(tmp_path, form, suffix):
+    days = [(datetime.datetime(2024, 2, 1) + datetime.timedelta(i // 2)).strftime(form) for i in range(N)]
+    for cells in (days, ["?", "soon", *days[2:]]):
+        with pytest.raises(ValueError, match=r"'day': expected .*, got (dates such as '|date|timestamp).* \(year, month,"):
+            load(_write(tmp_path / f"d{suffix}", _columns(day=cells)), "label")
+
+
+@pytest.mark.parametrize("text", ["1.2.3", "10-11-12", "2024-02", "555-12-2024"])
+def test_what_is_no_date_stays_a_category(tmp_path, text):
+    data = load(_write(tmp_path / "d.parquet", _columns(code=[text, "x"] * (N // 2))), "label")
+    assert f"code={text}" in data.features
+
+
+def test_categories_most_of_which_come_once_are_told(tmp_path):
+    names = [f"customer {i}" for i in range(N)]
+    note = f"column 'name': {N} categories in {N} rows; if it is a name or free text, drop it"
+    assert load(_write(tmp_path / "a.parquet", _columns(name=names)), "label").notes[0] == note
+    halves = [f"customer {i // 2}" for i in range(N)]
+    assert not any("free text" in note for note in load(_write(tmp_path / "b.csv", _columns(name=halves)), "label").notes)
 
 
 def test_identifiers_are_not_encoded(tmp_path):

@@ -116,6 +116,8 @@ def test_what_stays_of_a_gap_is_over_the_same_seeds():
     assert [entry.text for entry in row] == [
         "ResNet-18, CIFAR-10", "2/255", "1", "+40.00", "+20.00", "+3.00", "+2.00", "5%",
     ]  # fmt: skip
+    sl.metrics[0] |= {"autoattack_2": 0.1 - 2e-5, "least_2": 0.1 + 2e-5}
+    assert [entry.text for entry in image_claims.gaps([ce, sl]).rows[0][-3:]] == ["0.00", "0.00", "0%"], "zero has no sign"
     sl.metrics[0]["least_2"] = 0.0
     assert image_claims.gaps([ce, sl]).rows[0][-1].text == "0%", "less than nothing stays"
     sl.metrics[0]["pgd_2"] = 0.109

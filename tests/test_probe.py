@@ -1,6 +1,7 @@
 """RidgeProbe: scores, the choice of lambda, weights, probabilities, both array worlds."""
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -176,6 +177,18 @@ def test_weights_count_in_the_probability_map():
     assert weighted.slope == pytest.approx(repeated.slope, rel=5e-3)
     unweighted = fit_curve(u, labels, torch.ones_like(double), frequency)
     assert abs(weighted.slope - repeated.slope) < 0.2 * abs(unweighted.slope - repeated.slope)
+
+
+def test_the_probability_map_shows_progress_with_an_estimate(capsys, monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr("squareloss._progress.time.monotonic", lambda: next(clock))
+    x, y = blobs(n=200)
+    RidgeProbe(verbose=True).fit(x, y)
+    shown = capsys.readouterr().err
+    assert re.search(r"probability map: +5%, 19 s left", shown)  # a pass a second, and twenty are usual
+    assert shown.endswith("\n")
+    RidgeProbe().fit(x, y)
+    assert capsys.readouterr().err == ""
 
 
 def test_probabilities_keep_the_order_of_the_scores_everywhere():

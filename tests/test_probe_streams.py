@@ -197,9 +197,26 @@ def test_forgetting_what_was_not_there():
         probe.forget(x, y)
     with pytest.raises(ValueError, match="Nothing was forgotten"):
         probe.forget(x[:20], np.zeros(20, int))
-    same_model(probe, whole)
+    with pytest.raises(ValueError, match="samples that no such sums can have in them.*Nothing was forgotten"):
+        probe.forget(1e8 * x[:1], y[:1])  # what remained would have a negative variance
+    some = np.flatnonzero(y == 0)
+    with pytest.raises(ValueError, match="Nothing was forgotten"):
+        probe.forget(x[some] + 1, y[some])  # all of a class, and yet its features do not add up to nothing
+    assert np.array_equal(probe.coef_, whole.coef_)
     with pytest.raises(ValueError, match="got 7"):
         probe.forget(x[:1], [7])
+
+
+def test_forgetting_what_was_there_is_never_refused():
+    rng = np.random.default_rng(0)
+    for n, d in ((40, 3), (30, 29), (20, 50)):
+        x, y = blobs(n, d)
+        x = x * 10.0 ** rng.integers(-6, 6, d)  # features of any size, a constant one, one twice, a point far out
+        x[:, 0], x[:, 1], x[5] = 3.0, x[:, 2], 1e6 * x[5]
+        s = 10.0 ** rng.uniform(-6, 3, n)
+        probe = RidgeProbe([1.0]).fit(x, y, s)
+        for rows in np.array_split(rng.permutation(n)[1:], 5):
+            probe.forget(x[rows], y[rows], s[rows])
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -14,6 +14,7 @@ from rich.console import Console
 from scipy import stats
 
 from report_records import fill, metrics
+from squareloss.lab import studies
 from squareloss.lab.report import figures as figures_module
 from squareloss.lab.report import gather, tables, write
 from squareloss.lab.report.console import conclude, introduce, put
@@ -24,6 +25,7 @@ from squareloss.lab.report.views import View
 from squareloss.lab.report.words import judge
 from squareloss.lab.report.write import _tex, markdown_table
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
+from squareloss.lab.studies import run
 
 
 @pytest.fixture
@@ -85,6 +87,17 @@ def test_every_settings_of_a_study_are_shown_the_last_first_and_told_apart(fille
     ]  # fmt: skip
     first.write(store)  # the first command again
     assert [report.header for report in gather(store.folder)] == [first, third, second]
+
+
+def test_how_many_networks_share_a_gpu_is_no_setting(filled):
+    store, first = filled
+    for epochs, together in ((5, "2"), (7, "4")):
+        header = other_settings(store, first, epochs=epochs)
+        replace(header, facts=[*header.facts, ("together", together)]).write(store)
+    assert [report.settings for report in gather(store.folder)[:2]] == ["epochs 7", "epochs 5"]
+    table1 = studies.get("table1")
+    headers = [run.header_of(run.with_settings(table1, [f"together={n}"]), "paper", [0]) for n in (2, 4)]
+    assert headers[0].key == headers[1].key  # nor are they of two settings in a folder
 
 
 def test_settings_that_are_told_alike_are_told_apart_by_when_and_how(filled):

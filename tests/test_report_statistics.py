@@ -46,7 +46,11 @@ def test_a_few_equal_differences_have_no_spread_to_go_by():
     told = paired(few, {seed: float(seed) for seed in few})
     assert (told.low, told.high, told.sign) == (None, None, 0) and told.value == pytest.approx(-3 / 80)
     assert told.how == "2 seeds with the same difference, no interval"
-    assert paired(many, {seed: float(seed) for seed in many}).sign == -1  # 1 in 32 by chance
+    told = paired(many, {seed: float(seed) for seed in many})
+    assert told.sign == -1  # 1 in 32 by chance
+    assert (told.low, told.high) == (told.value, told.value), "no width that rounding made"
+    assert told.interval("{:.2f}".format) == "(the same for all 6 seeds)", "[-0.04, -0.04] would seem to be sure"
+    assert paired(many, {seed: float(seed) for seed in many}, 0.25).sign == 0, "six that overlap are worth less than six"
     same = paired(few, few)
     assert (same.low, same.high, same.sign) == (0, 0, 0), "no difference needs no interval, and is none"
 

@@ -148,7 +148,9 @@ def test_every_ground_of_the_intervals_is_told(filled):
     header = replace(header, rows=[*header.rows, "focal"], hashes={}, overlap=0.5)
     rows = rows_of(store.records(), header)
     caption = differences(rows, header).caption
-    assert caption.startswith("95% intervals of the difference: 3 seeds, paired; 2 seeds, paired. Widened")
+    assert caption.startswith(
+        "95% intervals of the difference: the same for all 3 seeds; 3 seeds, paired; 2 seeds, paired. Widened"
+    )
     assert "Widened" not in differences(rows, replace(header, overlap=0.0)).caption
     one = replace(header, seeds=[0])
     assert "Widened" not in differences(rows_of(store.records(), one), one).caption, "of one seed nothing is"

@@ -65,6 +65,7 @@ def test_paired_tests_agree_with_scipy():
     assert shared.p_value(list(a), list(b)) == pytest.approx(stats.ttest_rel(a, b).pvalue)
     assert shared.spread_p_value(list(a), list(3 * b)) == pytest.approx(stats.pearsonr(a + 3 * b, a - 3 * b).pvalue)
     assert shared.p_value([1.0, 1.0], [1.0, 1.0]) == 1.0 and math.isnan(shared.p_value([1.0], [0.0]))
+    assert shared.p_value([0.1 * i for i in range(6)], [0.1 * i + 0.7 for i in range(6)]) == 2**-5, "by a sign test"
     for same in ([0.1, 0.2, 0.15], [math.inf, 0.2, 0.15]):  # the difference alike, or infinite: no interval, so no p
         assert math.isnan(shared.p_value(same, [0.2, 0.3, 0.25]))
     assert math.isnan(shared.spread_p_value([1.0, 1.0, 1.0], [1.0, 1.0, 1.0]))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from squareloss.codings import Simplex
 
+ROUNDING = 1e-9  # of the largest sums there were: less than that is no sign of anything
 RESERVOIR = 4096  # samples kept of a stream: two numbers are chosen by them
 
 
@@ -29,6 +30,7 @@ class Moments:
         count: how many samples; mass: the sum of their weights.
         total: (d,) sum of s z; scatter: (d, d) sum of s z z', of which only the lower half is kept.
         class_mass, class_total: for each label set, (K,) and (K, d): the same sums over each class.
+        most: the largest mass so far, and the largest diagonal (d,) of the scatter: rounding goes by them.
     """
 
     origin: Tensor
@@ -38,13 +40,14 @@ class Moments:
     scatter: Tensor
     class_mass: list[Tensor]
     class_total: list[Tensor]
+    most: tuple[float, Tensor]
 
     @classmethod
     def empty(cls, origin: Tensor, num_classes: Sequence[int]) -> Moments:
         """No samples yet."""
         d = len(origin)
         mass, total = [origin.new_zeros(k) for k in num_classes], [origin.new_zeros(k, d) for k in num_classes]
-        return cls(origin, 0, 0.0, origin.new_zeros(d), origin.new_zeros(d, d), mass, total)
+        return cls(origin, 0, 0.0, origin.new_zeros(d), origin.new_zeros(d, d), mass, total, (0.0, origin.new_zeros(d)))
 
     def add(self, x: Tensor, labels: Tensor, weight: Tensor, sign: int = 1) -> None:
         """Add (sign 1) or take away (sign -1) samples x (m, d), float64, with labels (m, S), one column per label set."""
@@ -57,6 +60,27 @@ class Moments:
         for label, mass, total in zip(labels.T, self.class_mass, self.class_total, strict=True):
             mass.index_add_(0, label, weight, alpha=sign)
             total.index_add_(0, label, weighted, alpha=sign)
+        self.most = max(self.most[0], self.mass), torch.maximum(self.most[1], self.scatter.diagonal())
+
+    def possible(self) -> bool:
+        """Whether there can be samples with these sums, up to rounding; if not, some were taken away that were not there.
+
+        No class has a negative mass, one without mass has no features, and within the classes the scatter has no negative
+        eigenvalue.
+        """
+        mass, diagonal = self.most
+        return all(self._possible(m, t, mass, diagonal) for m, t in zip(self.class_mass, self.class_total, strict=True))
+
+    def _possible(self, mass: Tensor, total: Tensor, most: float, diagonal: Tensor) -> bool:
+        size = diagonal.sqrt().masked_fill(diagonal == 0, 1.0)
+        there = mass > ROUNDING * most
+        at_most = (ROUNDING * most) ** 0.5 * size  # |sum of s z|^2 <= sum of s  sum of s z^2
+        if bool((mass < -ROUNDING * most).any()) or bool((total[~there].abs() > at_most).any()):
+            return False
+        means = total[there] / mass[there].sqrt().unsqueeze(1)
+        within = (self.scatter - means.T @ means) / torch.outer(size, size)
+        within.diagonal().add_(ROUNDING)
+        return not bool(torch.linalg.cholesky_ex(within).info)
 
     def widen(self, label_set: int, positions: Sequence[int], num_classes: int) -> None:
         """Move the classes of a label set to new positions among `num_classes`; the others have no samples yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,7 @@ class Options:
     scale: bool
     full: bool  # bend and shift the probability map
     random_state: int
+    verbose: bool = False
 
 
 class Engine:
@@ -57,18 +59,17 @@ class Engine:
 
     def forget(self, blocks: Sequence[Block]) -> None:
         """Take samples away from the sums; raises, and changes nothing, if the sums show that they were not there."""
-        moments = self._form_sums()
+        moments = deepcopy(self._form_sums())
         assert moments is not None
         blocks = [_present(block) for block in blocks]
         for block in blocks:
             moments.add(*self._weighted(block), sign=-1)
-        if moments.count < 1 or any(bool((mass < -1e-9 * mass.sum().abs()).any()) for mass in moments.class_mass):
-            for block in blocks:
-                moments.add(*self._weighted(block))
+        if moments.count < 1 or not moments.possible():
             raise ValueError(
-                "expected samples that were fitted, with their labels, and at least one to be left; "
-                "got more of a class than there were, or all. Nothing was forgotten"
+                "expected samples that were fitted, with their labels and weights, and at least one to be left; got more of a "
+                "class than there were, samples that no such sums can have in them, or all. Nothing was forgotten"
             )
+        self.moments = moments
         for block in blocks:
             self.reservoir.discard(*block)
         for mass in moments.class_mass:
@@ -194,6 +195,7 @@ class Engine:
             offset=offset,
             criterion=self.options.criterion,
             warn=self.options.lambdas is not None,
+            progress=self.options.verbose,
         )
         self.path, self.rows, self.left = path, None, None
 

@@ -18,6 +18,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from squareloss._progress import Line
 from squareloss.codings import Simplex
 from squareloss.ridge import FeaturePath, KernelPath, left_out
 
@@ -26,6 +27,7 @@ Blocks = Callable[[], Iterable[tuple[Block, Tensor]]]  # with the weights (m,) i
 CALIBRATION = 2**24  # scores the probability map is fitted on, at most: it has three numbers
 BLOCK = 2**17  # of them at a time on a CPU, which stay in its cache
 COLUMNS = 1024  # outputs, over lambdas, of one product
+PASSES = {True: 20, False: 8}  # over the scores, that the full map and a temperature alone usually take
 FURTHEST = 16.0  # that a step of its fit moves logits of a sample against each other; beyond, all is sure and flat
 
 
@@ -92,6 +94,7 @@ def select(
     offset: Tensor | None,
     criterion: str,
     warn: bool = True,
+    progress: bool = False,
 ) -> list[Selection]:
     """Lambda by leave-one-out and the probability map of every label set.
 
@@ -101,7 +104,7 @@ def select(
         num_classes: K of each label set. lambdas: the candidates. count: how many samples the blocks hold.
         frequencies: (K,) of each label set; None fits a temperature alone.
         offset: (K,) or None, added to the logits. criterion: "brier" or "accuracy".
-        warn: of lambdas that can't be judged.
+        warn: of lambdas that can't be judged. progress: show that of the probability map.
     """
     if not count:
         return _unjudged(path, num_classes, lambdas)
@@ -127,7 +130,7 @@ def select(
     for i, (loo, labels, weight) in enumerate(left):
         known = loo[:, 0].isfinite()
         frequency = None if frequencies is None else frequencies[i]
-        curve = fit_curve(loo[known], labels[known], weight[known], frequency, offset)
+        curve = fit_curve(loo[known], labels[known], weight[known], frequency, offset, progress=progress)
         brier, accuracy = squares[i] / (num_classes[i] ** 2 * mass), hits[i] / mass
         chosen.append(Selection(list(lambdas), brier.tolist(), accuracy.tolist(), best[i], curve, *solutions[i]))
     return chosen
@@ -224,12 +227,20 @@ def encode(labels: Tensor, num_classes: Sequence[int]) -> Tensor:
     return torch.cat(codes, 1)
 
 
-def fit_curve(scores: Tensor, labels: Tensor, weight: Tensor, frequency: Tensor | None, offset: Tensor | None = None) -> Curve:
+def fit_curve(
+    scores: Tensor,
+    labels: Tensor,
+    weight: Tensor,
+    frequency: Tensor | None,
+    offset: Tensor | None = None,
+    *,
+    progress: bool = False,
+) -> Curve:
     """The most likely probability map of scores (n, K) with labels (n,) and weights (n,).
 
     As Platt did, one sample's worth of probability is spread over the K classes, so that perfect scores do not make it
     infinitely sure; samples of weight 0 do not count. The bend keeps the map increasing for eta in [0, 1]. Without
-    frequencies (K,) nothing is bent or shifted.
+    frequencies (K,) nothing is bent or shifted. Its `progress` is an estimate: by the passes that such fits usually take.
     """
     k = scores.shape[1]
     u = scores / k
@@ -239,26 +250,45 @@ def fit_curve(scores: Tensor, labels: Tensor, weight: Tensor, frequency: Tensor 
     target.scatter_add_(1, labels.unsqueeze(1), torch.full_like(u[:, :1], 1 - spread))
     share = weight / weight.sum()
     slope, shift, ratio = 0.0, torch.zeros_like(u[0]), 0.0
+    passes = _Passes(PASSES[frequency is not None], progress)
     if frequency is not None:
         level = frequency.clamp_min(0.5 / count).log()
         level = level - level.mean()
-        slope, bend, pull = _newton([u, -u.square(), level.expand_as(u)], target, share, offset, [0.0, 0.0, 0.0])
+        slope, bend, pull = _newton([u, -u.square(), level.expand_as(u)], target, share, offset, [0.0, 0.0, 0.0], passes)
         if slope > 0:
             shift = level * (pull / slope)
             u = u + shift
-            slope, bend = _newton([u, -u.square()], target, share, offset, [slope, bend])
+            slope, bend = _newton([u, -u.square()], target, share, offset, [slope, bend], passes)
             ratio = min(max(bend / slope, -k / 2), k / (2 * (k - 1))) if slope > 0 else 0.0
-    (slope,) = _newton([u - ratio * u.square()], target, share, offset, [slope])
+    (slope,) = _newton([u - ratio * u.square()], target, share, offset, [slope], passes)
+    passes.line.close()
     slope = max(slope, 1e-3)  # scores that say nothing: nearly uniform, or the inverse class weights
     return Curve(slope, ratio * slope, shift, offset)
 
 
+class _Passes:
+    """Counts passes over the scores, of which there are usually so many, for a line that says how far the fit is."""
+
+    def __init__(self, usual: int, show: bool) -> None:
+        self.usual, self.done, self.line = usual, 0, Line("probability map", show)
+
+    def __call__(self) -> None:
+        self.done += 1
+        self.line(self.done / max(self.usual, self.done + 1))
+
+
 def _newton(
-    features: Sequence[Tensor], target: Tensor, share: Tensor, offset: Tensor | None, start: Sequence[float]
+    features: Sequence[Tensor],
+    target: Tensor,
+    share: Tensor,
+    offset: Tensor | None,
+    start: Sequence[float],
+    passed: Callable[[], None],
 ) -> list[float]:
     """argmin over theta (P,) of the cross-entropy of softmax(sum_p theta_p features_p + offset), P features (n, K)."""
     theta, scale = target.new_tensor(start), _scale(features, share)
     loss, gradient, second = _derivatives(theta, features, target, share, offset)
+    passed()
     for _ in range(100):
         damped = second / torch.outer(scale, scale)
         damped.diagonal().mul_(1 + 1e-10).add_(1e-12)
@@ -270,6 +300,7 @@ def _newton(
         size = whole = min(1.0, FURTHEST / moved)
         while size > 1e-6 * whole:  # halve until the loss falls enough
             new = _derivatives(theta - size * step, features, target, share, offset)
+            passed()
             if new[0] <= loss - 1e-4 * size * decrease:
                 break
             size /= 2

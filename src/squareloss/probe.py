@@ -58,7 +58,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         calibration: "full" or "temperature", as above.
         device: where to compute; None is where the tensor lies, or the CPU.
         random_state: seed of the choice of samples that a stream is judged by.
-        verbose: show progress.
+        verbose: show progress, with an estimate of the time left.
 
     Attributes after fitting (lists of them, if y has several columns):
         classes_: (K,). coef_: (K, d) and intercept_: (K,), for features as they come.
@@ -165,7 +165,9 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> RidgeProbe:
         """Take samples back: the same W and b as if they had never been fitted, at the same lambda.
 
-        They must have been fitted, with these labels and weights; that is checked only as far as the sums can tell. If a long
+        They must have been fitted, with these labels and weights. That is checked only as far as the sums can tell: more of a
+        class than there were, or samples further out than any can have been, are refused; others that were never fitted are
+        not noticed, and leave a fit that no data have. If a long
         stream forgets all samples that were kept of it, there are no probabilities until more come, and lambda can't be chosen.
         """
         self._require_fitted()
@@ -266,7 +268,9 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lambdas = None if self.lambdas is None else inputs.candidates(self.lambdas, "lambda")
         self._device, self._many = inputs.device(self.device, X), many
         full = self.calibration == "full"
-        options = Options(lambdas, self.criterion, self.fit_intercept, self.scale_features, full, self.random_state)
+        options = Options(
+            lambdas, self.criterion, self.fit_intercept, self.scale_features, full, self.random_state, self.verbose
+        )
         self._set_classes(classes)
         self._engine = Engine([len(c) for c in classes], options)
 

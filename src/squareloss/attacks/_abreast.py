@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from squareloss.attacks._common import column
 from squareloss.attacks._rounds import Problem, Round, State
@@ -34,6 +35,11 @@ def _rest(this: Any) -> dict[str, Any]:
 def lanes(state: State) -> int:
     """How many rounds a state is of."""
     return state[f"{_LANE}margin"].shape[1] if f"{_LANE}margin" in state else 1
+
+
+def last_gradient(state: State) -> Tensor | None:
+    """The gradients that the next steps would go along, (n, ...), of all rounds a state is of; None if it has none."""
+    return state.get(f"{_LANE}gradient", state.get("gradient"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ network; a point is broken only when the model itself, in float32, errs on an ex
 from __future__ import annotations
 
 import time
+import warnings
 from itertools import accumulate
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss.attacks import _save
-from squareloss.attacks._abreast import abreast, lanes
+from squareloss.attacks._abreast import abreast, lanes, last_gradient
 from squareloss.attacks._common import (
     batches,
     check_inputs,
@@ -35,6 +36,10 @@ from squareloss.attacks.results import AttackResult, Ledger
 SAVE_SECONDS = 20.0  # between saves
 _ROUNDING = 1e-3  # of the largest score: float32 scores of a point differ by less between batches, whatever the algorithms
 _PASS = 256  # points times rounds that run at once
+_STUCK = (
+    "the gradient was exactly zero for {} of the {} points that stand: no step could move them, which is no robustness. Does "
+    "the model round, clip or saturate? Try loss='margin', a smaller scale=, or square_attack, which needs no gradient"
+)
 _WAVE_BYTES = 1 << 28  # of one image-shaped tensor: larger evaluations run in waves
 
 
@@ -51,10 +56,15 @@ def attack(model: nn.Module, x: Tensor, y: Tensor, eps: float, plan: Plan, optio
     problem = Problem(network, eps, norm, Published(seed) if parity else PerExample(seed))
     evaluation = Evaluation(problem, x.detach(), y.long(), stages, options)
     try:
-        return evaluation.run().result(eps, norm, evaluation.seconds(), notes)
+        ledger = evaluation.run()
     except BaseException:  # Ctrl-C too: what is said next has a line of its own
         evaluation.progress.end_line()
         raise
+    if count := len(ledger.stuck()):
+        note = _STUCK.format(count, len(ledger.standing()))
+        warnings.warn(note, UserWarning, stacklevel=3)
+        notes = [*notes, note]
+    return ledger.result(eps, norm, evaluation.seconds(), notes)
 
 
 class Evaluation:
@@ -218,6 +228,8 @@ class Evaluation:
         assert state is not None
         if "closest" in state and len(state["id"]):
             self._confirm(this, torch.arange(len(state["id"]), device=state["id"].device), state["closest"])
+        if (gradient := last_gradient(state)) is not None and len(gradient):
+            self.ledger.climbed(state["id"].to(self.x.device), gradient.flatten(1).abs().amax(1))
         self._leave(this, torch.arange(len(state["id"]), device=state["id"].device))
 
     def _last_look(self) -> None:
@@ -295,7 +307,7 @@ class Evaluation:
         tensors, header = found
         self.stage, self.wave, self.round, self.step = (header[k] for k in ("stage", "wave", "round", "step"))
         self._before = header["seconds"]
-        self.ledger.tensors = {k: v.to(self.x.device) for k, v in _under("ledger.", tensors).items()}
+        self.ledger.tensors |= {k: v.to(self.x.device) for k, v in _under("ledger.", tensors).items()}
         device = self.problem.network.device
         self.state = {k: v.to(device) for k, v in _under("state.", tensors).items()} or None
         self.pool = tensors["pool"].to(self.x.device) if "pool" in tensors else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -117,7 +118,8 @@ def masking_report(
     check_inputs(model, x, y, eps, norm)
     plain: Options = {**options, "save": None, "parity": False, "progress": False}
     x, y = x[:points], y[:points]
-    with Prepared():
+    with Prepared(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the gradient was exactly zero")  # it is a line of the report
         return _report(model, x, y, eps, norm, queries, plain)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from squareloss.ntk._progress import Line
+from squareloss._progress import Line
 
 CPU_BLOCK, CUDA_BLOCK = 384, 4096
 

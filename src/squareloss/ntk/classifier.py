@@ -236,7 +236,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _probability_map(self, scores: Tensor, labels: Tensor, everyone: Tensor) -> Curve:
         frequency = torch.bincount(everyone, minlength=len(self.classes_)).double() / len(everyone)
-        return fit_curve(scores, labels, torch.ones_like(scores[:, 0]), frequency)
+        return fit_curve(scores, labels, torch.ones_like(scores[:, 0]), frequency, progress=self.verbose)
 
     def _fitted(self) -> Solution:
         if not hasattr(self, "solution_"):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from squareloss import _checks
-from squareloss.ntk._progress import Line
+from squareloss._progress import Line
 from squareloss.ntk.kernels import Kernel, check_memory
 from squareloss.ntk.solve import Solution, problem
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from squareloss import _checks
-from squareloss.ntk._progress import announce
+from squareloss._progress import announce
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.kernels import NTK, Kernel, check_memory, on_sphere
 from squareloss.ridge import KernelPath

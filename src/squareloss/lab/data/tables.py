@@ -24,6 +24,9 @@ _DRESSED = re.compile(r"[-+]?[$€£]?(\d+|\d{1,3}(,\d{3})+|\d[\d.]*,\d+)(\.\d*)
 # among numbers; a category may well be called "-"
 _MISSING = ("", "?", "-", "--", ".", "na", "n/a", "nan", "null", "<na>")
 _MOSTLY, _FEW = 0.9, 20  # from which share on a text column is one of numbers, and up to how many may be categories
+# 2024-02-01 or 1.2.2024 or 2/1/2024, perhaps with a time; a year of two digits might be part of a code
+_DATE = re.compile(r"(\d{4}([-./])\d{1,2}\2\d{1,2}|\d{1,2}([-./])\d{1,2}\3\d{4})([ T]\d{1,2}:\d{2}.*)?")
+_NO_DATE = "write what matters of it as numbers (year, month, day of the week, days since the first), or drop it"
 _INDEX = re.compile(r"__index_level_\d+__")  # what pandas calls its row numbers in Parquet
 _NAMELESS = re.compile(r"(Unnamed: [\d.]+)?")  # and in CSV, where R has no name for them either
 
@@ -45,7 +48,7 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
     numbers with some words is refused by name, as are dates, lists and columns without a single training value. What was
     filled or unseen is told in `notes`.
     """
-    table = _read(path)
+    table, empty = _without_empty(_read(path))
     _check_columns(table, path, target)
     y, classes = encode_labels(_target(table.column(target), f"{path}, column {target!r}"), f"{path}, column {target!r}")
     rows = plan.rows(y)
@@ -60,6 +63,7 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
         features=tuple(name for column in encoded for name in column.names),
         notes=tuple(note for column in encoded for note in column.notes)
         + tuple(f"column {name!r}: row numbers or names, as pandas and R write them, left out" for name in index)
+        + tuple(f"column {place}: neither a name nor a value, as spreadsheets write them, left out" for place in empty)
         + tuple(f"class {name!r} looks like a missing value; if it is one, drop its rows" for name in classes if _mark(name))
         + tuple(f"classes {pair}; if they are one, write it in one way" for pair in _alike(classes)),
     )  # fmt: skip
@@ -86,6 +90,20 @@ def _read(path: Path) -> Any:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
         hint = _separator(names) if path.suffix.lower() == ".csv" else ""
         raise ValueError(f"{path}: could not read it as {path.suffix.lower()}: {error}{hint}") from error
+
+
+def _without_empty(table: Any) -> tuple[Any, list[int]]:
+    """The table without its columns that have neither a name nor a single value, and the places of those, from 1."""
+    empty = [i for i, name in enumerate(table.column_names) if _NAMELESS.fullmatch(name) and _is_empty(table.column(i))]
+    return table.select([i for i in range(table.num_columns) if i not in empty]), [i + 1 for i in empty]
+
+
+def _is_empty(column: Any) -> bool:
+    import pyarrow.compute as pc
+
+    if _is_text(column.type):  # spaces alone are no value
+        return not pc.any(pc.not_equal(pc.utf8_trim_whitespace(column), "")).as_py()
+    return bool(column.null_count == len(column))
 
 
 def _check_columns(table: Any, path: Path, target: str | None) -> None:
@@ -155,6 +173,7 @@ def _encode(column: Any, name: str, train: npt.NDArray[np.int64], path: Path) ->
             check_told_apart(column.drop_null().to_numpy(), what)  # before float64 rounds them
         return _numeric(column.cast(pa.float64(), safe=False).to_numpy(), name, train, what)
     hint = "save the file as UTF-8" if pa.types.is_binary(kind) else "convert it to numbers or text, or drop it"
+    hint = _NO_DATE if pa.types.is_temporal(kind) else hint
     raise ValueError(f"{what}: expected numbers, text or booleans, got {kind}; {hint}")
 
 
@@ -173,12 +192,15 @@ def _numeric(values: npt.NDArray[np.float64], name: str, train: npt.NDArray[np.i
 
 
 def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> Encoded:
-    """Categories, or numbers if all other values are marks of missing ones; raises for numbers with some words among them."""
+    """Categories, or numbers if all other values are marks of missing ones; raises for dates and numbers with some words."""
     import pyarrow.compute as pc
 
     trimmed = pc.utf8_trim_whitespace(column)
     counts = {pair["values"]: pair["counts"] for pair in pc.value_counts(trimmed.drop_null()).to_pylist()}
     marks = [text for text in counts if _mark(text)]
+    dates = [text for text in counts if _DATE.fullmatch(text)]
+    if dates and sum(counts[text] for text in dates) >= _MOSTLY * sum(counts[text] for text in counts if text not in marks):
+        raise ValueError(f"{what}: expected numbers or categories, got dates such as {dates[0]!r}; {_NO_DATE}")
     plain = {text: float(text) for text in counts if _PLAIN.fullmatch(text)}
     strange = [text for text in counts if text not in plain and text not in marks]
     codes = any(re.match(r"[-+]?0\d", text) for text in plain)  # 00501 is a name
@@ -240,6 +262,10 @@ def _categorical(column: Any, name: str, train: npt.NDArray[np.int64], what: str
     missing = column.null_count
     unseen = len(codes) - missing - int(values.sum())
     notes = [f"column {name!r}: {missing} missing of {len(codes)}, encoded as zeros"] if missing else []
+    if len(categories) > max(_FEW, (len(codes) - missing) / 2):
+        notes.append(
+            f"column {name!r}: {len(categories)} categories in {len(codes)} rows; if it is a name or free text, drop it"
+        )
     notes += [f"column {name!r}: categories {pair}; if they are one, write it in one way" for pair in _alike(categories)]
     notes += [f"column {name!r}: {unseen} outside training with an unseen category, encoded as zeros"] if unseen else []
     return Encoded(values, [f"{name}={category}" for category in categories], notes)

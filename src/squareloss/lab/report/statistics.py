@@ -58,6 +58,12 @@ class Difference:
             return 0
         return 1 if self.low > 0 else -1 if self.high < 0 else 0
 
+    def interval(self, show: Callable[[float], str]) -> str:
+        """ "[+0.10, +0.92]" as `show` writes numbers; in words where all differences are the same; "" without one."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"({self.how})" if self.low == self.high else f"[{show(self.low)}, {show(self.high)}]"
+
 
 def paired(a: Mapping[int, float], b: Mapping[int, float], overlap: float = 0.0) -> Difference | None:
     """The difference a - b paired by seed, with Student's interval; None if no seed has both.
@@ -65,7 +71,8 @@ def paired(a: Mapping[int, float], b: Mapping[int, float], overlap: float = 0.0)
     mean d +- t sqrt(1/n + overlap) s, where d are the n differences and s their standard deviation. If each seed draws its
     own test split from the same samples, training sets overlap and the differences are not independent: `overlap`, test
     samples per training sample, widens the interval for that (Nadeau and Bengio 2003). Else it is 0. Differences that are
-    all the same, as shares of few test points may be, have no spread to go by: from six on they stand, as by a sign test.
+    all the same, as shares of few test points may be, have no spread to go by: from six on they stand, as by a sign test,
+    which needs independent ones. By the same correction n that overlap are worth n / (1 + n overlap).
     """
     seeds = sorted(set(a) & set(b))
     if not seeds:
@@ -77,8 +84,10 @@ def paired(a: Mapping[int, float], b: Mapping[int, float], overlap: float = 0.0)
     if not np.isfinite(differences).all():
         return Difference(mean, None, None, "infinite for some seeds")
     spread = float(np.std(differences, ddof=1))
-    if n < 6 and spread < 1e-9 * abs(mean):
-        return Difference(mean, None, None, f"{n} seeds with the same difference, no interval")
+    if spread <= 1e-9 * abs(mean):
+        if mean and n / (1 + n * overlap) < 6:
+            return Difference(mean, None, None, f"{n} seeds with the same difference, no interval")
+        return Difference(mean, mean, mean, f"the same for all {n} seeds")
     half = quantile(n - 1) * math.sqrt(1 / n + overlap) * spread
     return Difference(mean, mean - half, mean + half, f"{n} seeds, paired")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from squareloss.lab.report.header import Column, Header
 from squareloss.lab.report.rows import Row, columns_of, one_per_cell
@@ -93,7 +94,7 @@ def differences(rows: Sequence[Row], header: Header) -> Table:
     body = []
     for v in found:
         show, d = v.column.show, v.difference
-        interval = "–" if d.low is None else f"[{show(d.low, True)}, {show(d.high, True)}]"
+        interval = d.interval(partial(show, signed=True)) or "–"
         mine, theirs = (row.summary(v.column.key).mean for row in (v.row, v.other))
         body.append(
             [

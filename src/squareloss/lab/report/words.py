@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from squareloss.lab.report.header import Claim, Column, Header
@@ -46,8 +47,7 @@ class Verdict:
     def amount(self) -> str:
         """The difference with its interval: "+0.51 points [+0.10, +0.92]"."""
         d, show, unit = self.difference, self.column.show, " points" if self.column.percent else ""
-        interval = "" if d.low is None else f" [{show(d.low, True)}, {show(d.high, True)}]"
-        return f"{show(d.value, True)}{unit}{interval}"
+        return f"{show(d.value, True)}{unit} {d.interval(partial(show, signed=True))}".rstrip()
 
     def values(self) -> str:
         """Both means: "98.92% against 98.41%"."""

@@ -23,6 +23,8 @@ from squareloss.lab.report.tables import Table
 from squareloss.lab.report.views import View, view
 from squareloss.lab.runs.store import Record, Store, StoreError, explained, write_atomically
 
+_NO_SETTING = ("cost", "seeds", "together")  # facts that change no result: how long, how often, how many networks at once
+
 
 @dataclass(frozen=True)
 class StudyReport:
@@ -165,7 +167,7 @@ def _apart(found: Sequence[StudyReport]) -> list[str]:
 def _told(one: StudyReport) -> dict[str, str]:
     """What settings are told apart by."""
     losses = {"losses": ", ".join(one.header.rows)} if one.losses else {}
-    return losses | {name: value for name, value in one.header.facts if name not in ("cost", "seeds")}
+    return losses | {name: value for name, value in one.header.facts if name not in _NO_SETTING}
 
 
 def write(folder: str | Path, kind: str | None = None, output: str | Path | None = None) -> Path:

@@ -109,13 +109,14 @@ def difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
 
 
 def p_value(a: Sequence[float], b: Sequence[float]) -> float:
-    """Two-sided p of Student's paired test; NaN where the difference has no interval either."""
+    """Two-sided p of Student's paired test, of a sign test where all are the same; NaN where there is no interval either."""
     found = difference(a, b)
     if found is None or found.low is None:
         return math.nan
     d = np.array(a[: len(b)]) - np.array(b[: len(a)])
-    error = d.std(ddof=1) / math.sqrt(len(d))
-    return _tail(d.mean() / error, len(d) - 1) if error > 0 else float(d.mean() == 0)
+    if found.low == found.high:
+        return 2.0 ** (1 - len(d)) if found.value else 1.0
+    return _tail(d.mean() / d.std(ddof=1) * math.sqrt(len(d)), len(d) - 1)
 
 
 def spread_p_value(a: Sequence[float], b: Sequence[float]) -> float:
@@ -169,8 +170,7 @@ def interval(d: Difference | None) -> str:
     """A difference with its interval: "difference -0.0003 [-0.0020, +0.0014]"."""
     if d is None:
         return "no replications in common"
-    told = f"difference {d.value:+.4f}"
-    return told if d.low is None else f"{told} [{d.low:+.4f}, {d.high:+.4f}]"
+    return f"difference {d.value:+.4f} {d.interval('{:+.4f}'.format)}".rstrip()
 
 
 def steadier(text: str, paper: str, a: Sequence[float], b: Sequence[float]) -> Claim:

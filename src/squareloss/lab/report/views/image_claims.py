@@ -70,13 +70,19 @@ def gaps(found: Sequence[Net]) -> Table:
                 continue
             stays = max(0.0, gap[-1] / gap[0])
             who = (_both(sl), f"{level}/255", str(seeds))
-            rows.append([*map(Entry, who), *(Entry(f"{100 * d:+.2f}", d) for d in gap), Entry.number(stays, ".0%")])
+            rows.append([*map(Entry, who), *(Entry(_points(d), d) for d in gap), Entry.number(stays, ".0%")])
     caption = (
         "Percent of the test images that stand under square loss, less those under cross-entropy, over the seeds that have all "
         "these attacks on both. An attack that fails on one loss more than on the other shows a gap that is not there."
     )
     names = ["network", "radius", "seeds", *attacks.values(), "of the first gap, stays"]
     return Table("What stays of the gap", names, rows, caption)
+
+
+def _points(gap: float) -> str:
+    """A gap in percent with its sign; "0.00" if nothing is left of it, or so little."""
+    text = f"{100 * gap:+.2f}"
+    return text if float(text) else text[1:]
 
 
 def _gap(ce: Net, sl: Net, keys: Sequence[str]) -> tuple[int, list[float]]:
@@ -198,6 +204,8 @@ def _means(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[float, float
 
 def _difference(d: Difference, key: str) -> str:
     unit, digits = (1, 4) if key.startswith("ece") else (100, 2)
-    if d.low is None or d.high is None:
-        return f"{unit * d.value:+.{digits}f} ({d.how})"
-    return f"{unit * d.value:+.{digits}f} [{unit * d.low:+.{digits}f}, {unit * d.high:+.{digits}f}]"
+
+    def show(value: float) -> str:
+        return f"{unit * value:+.{digits}f}"
+
+    return f"{show(d.value)} {d.interval(show) or f'({d.how})'}"

@@ -248,7 +248,7 @@ def _slope_entries(points: Mapping[float, Sequence[float]], theory: str) -> list
     """Slope, interval, what theory says, and the error at both ends."""
     found = slope(points)
     d = paired(dict(enumerate(found)), dict.fromkeys(range(len(found)), 0.0))
-    interval = "–" if d is None or d.low is None else f"[{d.low:+.3f}, {d.high:+.3f}]"
+    interval = "–" if d is None else d.interval("{:+.3f}".format) or "–"
     ends = ", ".join(f"{np.mean(points[size]):.3f} at {size:g}" for size in (min(points), max(points)))
     mean = float(np.mean(found))
     return [Entry.number(mean, "+.3f"), Entry(interval), Entry(theory), Entry(ends)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 
 from squareloss import metrics
 from squareloss.attacks.pgd import pgd
+from squareloss.attacks.results import AttackResult
 from squareloss.attacks.worst_case import worst_case
 from squareloss.calibrators import Asinh
 from squareloss.classifier import Classifier, Standardize
@@ -146,7 +149,8 @@ def _attacks(
         for name in names:
             left = (~lost[name]).nonzero().squeeze(1)
             if len(left):
-                lost[name][left] = pgd(model, x[left], y[left], radius, loss=name, steps=steps, coding=coding, seed=seed).broken
+                attack = partial(pgd, model, x[left], y[left], radius, loss=name, steps=steps, coding=coding, seed=seed)
+                lost[name][left] = _quietly(attack).broken
         lost[WORST] = torch.stack(list(lost.values())).any(0)
         left = (~lost[WORST]).nonzero().squeeze(1)
         if len(left):
@@ -162,6 +166,12 @@ def _attacks(
         "attacks": {"norm": "linf", "eps": sorted(eps), "points": len(x), "clean": clean, "robust": robust},
         "replicates": _replicates(points, seed),
     }
+
+
+def _quietly(attack: Callable[[], AttackResult]) -> AttackResult:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the gradient was exactly zero")  # of one loss; the worst case has others
+        return attack()
 
 
 def _distances(network: nn.Module, loss: Loss, preprocess: nn.Module, data: Dataset, rows: Tensor, seed: int) -> Json:

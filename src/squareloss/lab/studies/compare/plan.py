@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from squareloss._checks import whole
 from squareloss.attacks._common import radius
 from squareloss.lab.data import Dataset
@@ -110,8 +112,22 @@ def _header(study: Compare, data: Dataset, names: Sequence[str], seeds: range, c
         overlap=data.test.n / data.train.n if redrawn else 0.0,
         facts=_facts(study, data, seeds, redrawn),
         cut=cut,
-        notes=data.notes,
+        notes=(*data.notes, *_untested(data, redrawn)),
     )
+
+
+def _untested(data: Dataset, redrawn: bool) -> list[str]:
+    """A note on the classes of which the test split has no sample, if there are any."""
+    counts = [
+        torch.bincount(split.y, minlength=data.num_classes).tolist() for split in (data.train, data.validation, data.test)
+    ]
+    found = [(name, sum(of)) for name, *of in zip(data.classes, *counts, strict=True) if not of[-1]]
+    if not found:
+        return []
+    named = ", ".join(f"{name!r} ({total} in all)" for name, total in found[:3])
+    named += f" and {len(found) - 3} more" if len(found) > 3 else ""
+    some = " of the first seed" if redrawn and max(total for _, total in found) > 1 else ""
+    return [f"no sample of {named} in the test split{some}: the measures do not say how such classes are told; add samples"]
 
 
 def columns(study: Compare, data: Dataset) -> list[Column]:

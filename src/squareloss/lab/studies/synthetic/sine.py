@@ -1,7 +1,7 @@
 """A sine on the square, not separable: whose probabilities are nearer the truth? (Section 5.1 and its appendix.)
 
     squareloss reproduce sine --scale laptop                  about 10 minutes on 2 cores
-    squareloss reproduce sine --scale paper --device cuda     4 minutes on an H200 (236 s measured)
+    squareloss reproduce sine --scale paper --device cuda     229 s of jobs on an H200 (results/synthetic)
     squareloss reproduce sine --set reading=clipped           another reading; also penalty=mean and lr=0.01
 
 Networks 2-500-500-1, n = 8000 on [-1, 1]^2, RMSProp, 2000 iterations, mu in {0, .001, .01, .1, 1}, 40 replications. To expect

@@ -1,7 +1,7 @@
 """Two spirals, separable: does square loss err less, and keep the wider margin? (Section 5.1 and its appendix.)
 
     squareloss reproduce spirals --scale laptop                       6 minutes on 2 cores
-    squareloss reproduce spirals --scale paper --device cuda          82 s on an H200, measured
+    squareloss reproduce spirals --scale paper --device cuda          75 s of jobs on an H200 (results/synthetic)
     squareloss reproduce spirals --set lr=0.01 --set penalty=mean     other readings of what the paper leaves open
 
 Networks 2-500-500-1, 100 + 100 training points, RMSProp, 10,000 iterations, mu in {0, .001, .01, .1, 1}, 40 replications. To
@@ -68,7 +68,7 @@ class Spirals:
     name: str = "spirals"
     summary: str = "separable classes: error, boundary and margin of square loss and cross-entropy"
     cost: Mapping[str, str] = field(
-        default_factory=lambda: {"smoke": "seconds", "laptop": "6 minutes on 2 cores", "paper": "82 s on an H200"}
+        default_factory=lambda: {"smoke": "seconds", "laptop": "6 minutes on 2 cores", "paper": "a minute or two on an H200"}
     )
     seeds: ClassVar[Mapping[str, int]] = {"smoke": 1, "laptop": 1, "paper": 1}  # replications are inside a cell
     options: ClassVar[Mapping[str, str]] = OPTIONS
