@@ -8,8 +8,8 @@ import resource
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
