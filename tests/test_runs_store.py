@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -157,6 +158,7 @@ DAMAGE = {
     "a list": lambda path: path.write_text("[1]"),
     "no metrics": lambda path: path.write_text(path.read_text().replace('"metrics"', '"metric"')),
     "no format": lambda path: path.write_text(path.read_text().replace('"format"', '"forma"')),
+    "no date": lambda path: path.write_text(re.sub(r'"date": "[^"]*"', '"date": "<b>"', path.read_text())),
     "deep": lambda path: path.write_text("[" * 100_000),
 }
 
