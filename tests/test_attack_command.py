@@ -233,7 +233,7 @@ def test_what_can_not_be_attacked_is_refused(saved, tmp_path):
     with pytest.raises(ValueError, match=r"expected @eta with .* square loss.* got apgd-ce@eta .* Softmax\(\); pass --attacks"):
         attack(tmp_path / "ce", "digits", [0.1], attacks=["pgd-ce", "apgd-ce@eta"])
     np.savez(tmp_path / "large.npz", x=np.zeros((40, 9, 9), np.uint8), y=np.arange(40) % 10)
-    with pytest.raises(ValueError, match=r"expected images that the network takes, got large with images of 1 x 9 x 9: mat1"):
+    with pytest.raises(ValueError, match=r"expected images that the network takes, got large with images of 1 x 9 x 9: .*mat1"):
         attack(saved, str(tmp_path / "large.npz"), [0.1])
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"could not write .*attack.json: Not a directory. Results written before are intact"):

@@ -50,7 +50,7 @@ def test_modules_that_have_a_length_can_be_attacked(net, points, parity):
         assert torch.equal(result.broken, expected.broken)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:`torch.jit:FutureWarning")  # torch 2.15
 def test_torchscript_can_be_attacked(net, points):
     traced = torch.jit.trace(net, points[0][:2])
     expected = attacks.pgd(net, *points, 0.1, steps=2)

@@ -308,13 +308,17 @@ def test_corrupt_json(text, tmp_path):
         ({"link": {"name": "os.system", "command": "true"}}, "Unknown link 'os.system'. Available: simplex, onehot, softmax"),
         ({"link": {"name": "simplex", "radius": -1}}, r"expected arguments of Simplex, got .*expected radius > 0"),
         ({"link": {"name": "simplex", "depth": 1}}, "expected arguments of Simplex"),
+        ({"link": {"name": ["simplex"]}}, r"Unknown link \['simplex'\]"),
         ({"link": 3}, "expected 'link' to be dict in"),
         ({"network": {"spec": {"name": "subprocess.run"}}}, "Unknown network 'subprocess.run'. Available: .*mlp"),
         ({"network": {"spec": {"name": "mlp", "shell": True}}}, "expected the arguments of a built-in network"),
         ({"network": None}, "expected 'network' to be dict"),
         ({"preprocess": {"class": "os.system", "standardize": "x"}}, "os.system, is not built in"),
         ({"preprocess": {"standardize": [4]}}, r"preprocess.mean \(file \(8,\) torch.float32, network \(4,\) torch.float32\)"),
+        ({"preprocess": {"standardize": [10**12]}}, r"preprocess.mean \(file \(8,\) torch.float32, network \(1000000000000,\)"),
+        ({"preprocess": {"standardize": [-8]}}, r"expected the shape of a Standardize, got \[-8\]"),
         ({"classes": "abc"}, "expected 'classes' to be list or null"),
+        ({"classes": [None, 1, 2, 3, 4]}, "expected class names that are strings or numbers"),
         ({"weights": None}, "expected 'weights' to be dict"),
     ],
 )
@@ -322,6 +326,21 @@ def test_json_can_name_only_what_is_listed(changes, message, tmp_path):
     make(Simplex()).save(tmp_path)
     edit(tmp_path, **changes)
     with pytest.raises(ValueError, match=message):
+        Classifier.load(tmp_path)
+
+
+def test_a_network_larger_than_its_file_is_never_made(tmp_path):
+    make(Simplex()).save(tmp_path)
+    edit(tmp_path, network={"spec": {"name": "mlp", "inputs": 8, "hidden": [10**9, 10**9], "outputs": 5}})  # 4 exabytes
+    with pytest.raises(ValueError, match=r"network.layers.0.weight \(file \(16, 8\) torch.float32, network \(1000000000, 8\)"):
+        Classifier.load(tmp_path)
+
+
+def test_a_shared_tensor_must_be_named_by_a_name(tmp_path):
+    make(Simplex()).save(tmp_path)
+    config = json.loads((tmp_path / "classifier.json").read_text())
+    edit(tmp_path, weights=config["weights"] | {"shared": {"a": ["b"]}})
+    with pytest.raises(ValueError, match=r"shares its tensor with \['b'\], which is not in"):
         Classifier.load(tmp_path)
 
 

@@ -1,5 +1,8 @@
 """Arrays in .npz files: tables and images, what is refused."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -109,3 +112,48 @@ def test_npz_class_that_only_the_test_set_has(tmp_path):
         load(path)
     with pytest.raises(ValueError, match="expected at least one training sample, got none; add samples"):
         load(_npz(tmp_path, x=x[:2], y=[0, 1]), validation=0.4, test=0.5)
+
+
+def _npy(shape, descr="<f8", body=b"\0" * 64):
+    """A .npy whose header may promise what the file does not hold."""
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": descr, "fortran_order": False, "shape": shape})
+    return out.getvalue() + body
+
+
+def _zip(path, **members):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name.replace("__", "."), content)
+    return path
+
+
+@pytest.mark.parametrize("shape", [(10**14, 3), (10**30, 3), (-1, 3), (100, 3)], ids=["huge", "overflows", "negative", "short"])
+def test_npz_that_promises_more_than_it_holds(tmp_path, shape):
+    path = _zip(tmp_path / "d.npz", x__npy=_npy(shape), y__npy=_npy((2,), "|u1", b"\0\1"))
+    with pytest.raises(ValueError, match=r"d\.npz: expected a \.npz of plain arrays, could not read it"):
+        load(path)
+
+
+def test_npz_that_zipfile_can_not_read(tmp_path):
+    whole = _zip(tmp_path / "d.npz", x__npy=_npy((2, 4)), y__npy=_npy((2,), "|u1", b"\0\1")).read_bytes()
+    start = whole.index(b"PK\1\2")
+    for place, value, message in ((8, 1, "encrypted"), (10, 99, "compression"), (6, 127, "version")):
+        damaged = bytearray(whole)
+        damaged[start + place] = value
+        if place == 8:
+            damaged[6] = 1
+        (tmp_path / "d.npz").write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"d\.npz: expected a \.npz of plain arrays, could not read it: .*{message}"):
+            load(tmp_path / "d.npz")
+    with pytest.raises(ValueError, match=r"d\.npz: .* x is no array"):
+        load(_zip(tmp_path / "d.npz", x=b"hello", y__npy=_npy((2,), "|u1", b"\0\1")))
+
+
+def test_other_arrays_of_an_npz_are_not_read(tmp_path):
+    path = _npz(
+        tmp_path, x=np.zeros((20, 2)) + np.arange(20)[:, None], y=np.arange(20) % 2, about=np.array({"by": "me"}, object)
+    )
+    assert load(path, validation=0, test=0).train.x.shape == (20, 2)
+    with pytest.raises(ValueError, match=r"got about; x_train is missing"):
+        load(_npz(tmp_path, about=np.array({}, object)))

@@ -1,5 +1,7 @@
 """Folders of images: classes, splits, modes and sizes."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -63,7 +65,11 @@ def test_sixteen_bits_are_scaled_not_clipped(tmp_path, suffix):
     levels = np.array([[0, 128, 257, 25700, 65535]], np.uint16)
     for name in "ab":
         (tmp_path / name).mkdir()
-        Image.fromarray(levels).save(tmp_path / name / f"1.{suffix}")
+        path = tmp_path / name / f"1.{suffix}"
+        if suffix == "pgm":  # which Pillow writes from 11 on
+            path.write_bytes(b"P5 5 1 65535 " + levels.astype(">u2").tobytes())
+        else:
+            Image.fromarray(levels).save(path)
     data = load(tmp_path, validation=0, test=0)
     assert data.train.x[0].tolist() == [[[0, 0, 1, 100, 255]]] * 3
 
@@ -116,6 +122,14 @@ def test_sizes_differ_unless_size_is_given(tmp_path):
     marked.paste((255, 255, 255), (8, 0, 12, 5))
     marked.save(tmp_path / "bee" / "wide.png")
     assert int(load(tmp_path, size=5, validation=0, test=0).train.x[-1].max()) == 255
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_among_images_is_not_waited_for(tmp_path):
+    _folder(tmp_path)
+    os.mkfifo(tmp_path / "bee" / "3a.png")
+    with pytest.raises(ValueError, match=r"bee.3a\.png: expected an image, got something that is no file"):
+        load(tmp_path)
 
 
 def test_images_that_do_not_decode_are_named(tmp_path):

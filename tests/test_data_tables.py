@@ -204,7 +204,7 @@ def test_dictionary_decimal_and_large_types(tmp_path):
             "colour": pa.array(columns["colour"]).dictionary_encode(),
             "price": pa.array([decimal.Decimal(i) / 4 for i in range(N)]),
             "big": pa.array([2**57 * i + 1 for i in range(N)]),
-            "text": pa.array(columns["colour"], pa.large_string()),
+            "text": pa.array(columns["colour"]).cast(pa.large_string()),
             "label": pa.array(columns["label"]).dictionary_encode(),
         }
     )
@@ -396,3 +396,16 @@ def test_files_that_are_no_tables(tmp_path):
         load(tmp_path / "alone.csv", "y")
     with pytest.raises(FileNotFoundError, match=r"absent\.csv"):
         load(tmp_path / "absent.csv", "y")
+
+
+def test_a_damaged_parquet_is_named(tmp_path):
+    path = _write(tmp_path / "d.parquet", {"a": np.arange(N) * 0.5, "y": np.arange(N) % 2})
+    whole = path.read_bytes()
+    for place in range(4, len(whole) - 8, 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            load(path, "y")
+        except ValueError as error:
+            assert "d.parquet" in str(error)  # noqa: PT017, many of them can be read
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "none.parquet", "y")

@@ -39,6 +39,7 @@ def outputs(name, dtype=torch.float64):
 
 
 @in_forward_mode
+@pytest.mark.filterwarnings("ignore:Please use `torch.vmap`:FutureWarning")  # gradcheck of torch 2.5 against torch itself
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 @pytest.mark.parametrize("name", NAMES)
 def test_derivatives(name, options):

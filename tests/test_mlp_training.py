@@ -26,7 +26,7 @@ LOSSES = [
 ]
 
 
-def setup(loss: Loss, hidden: tuple[int, ...]) -> tuple[MLP, Samples]:
+def set_up(loss: Loss, hidden: tuple[int, ...]) -> tuple[MLP, Samples]:
     generator = torch.Generator().manual_seed(0)
     width = K - 1 if getattr(loss.link, "reduced", False) else K
     network = MLP(D, hidden, width, generator=generator).double()
@@ -38,7 +38,7 @@ def setup(loss: Loss, hidden: tuple[int, ...]) -> tuple[MLP, Samples]:
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 @pytest.mark.parametrize("hidden", [(), (7,), (8, 5)], ids=str)
 def test_the_backward_pass_is_autograds(loss: Loss, hidden: tuple[int, ...]) -> None:
-    network, batch = setup(loss, hidden)
+    network, batch = set_up(loss, hidden)
     trainer = Trainer(network, loss, learning_rate=0.1)
     with torch.no_grad():
         outputs = trainer.backward(batch.x, *trainer.objective.prepare(batch.y, batch.weight))
@@ -53,7 +53,7 @@ def test_class_weights_may_be_of_another_dtype() -> None:
     curves = []
     for weight in (WEIGHT, WEIGHT.double()):
         loss = SquareLoss(weight=weight, reduction="none")
-        network, samples = setup(loss, (7,))
+        network, samples = set_up(loss, (7,))
         trainer = Trainer(network.float(), loss, learning_rate=0.01)
         narrow = Samples(samples.x.float(), samples.y, samples.weight.float())
         curves.append(trainer.epoch(narrow, torch.arange(N), batch_size=8))
@@ -63,7 +63,7 @@ def test_class_weights_may_be_of_another_dtype() -> None:
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_an_epoch_is_one_of_a_plain_loop_with_adamw(weight_decay: float) -> None:
     loss = SquareLoss(reduction="none")
-    network, samples = setup(loss, (8, 5))
+    network, samples = set_up(loss, (8, 5))
     trainer = Trainer(network, loss, learning_rate=0.01, weight_decay=weight_decay)
     optimiser = torch.optim.AdamW(network.parameters(), lr=0.01, weight_decay=weight_decay)
     order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
@@ -82,7 +82,7 @@ def test_an_epoch_is_one_of_a_plain_loop_with_adamw(weight_decay: float) -> None
 
 def test_the_network_changes_only_when_asked() -> None:
     loss = SquareLoss(reduction="none")
-    network, samples = setup(loss, (8,))
+    network, samples = set_up(loss, (8,))
     before = [p.clone() for p in network.parameters()]
     trainer = Trainer(network, loss, learning_rate=0.01)
     trainer.epoch(samples, torch.arange(N), batch_size=8)
@@ -94,7 +94,7 @@ def test_the_network_changes_only_when_asked() -> None:
 
 def test_moments_let_training_go_on() -> None:
     loss = SquareLoss(reduction="none")
-    network, samples = setup(loss, (8,))
+    network, samples = set_up(loss, (8,))
     whole = Trainer(network, loss, learning_rate=0.01)
     for _ in range(2):
         whole.epoch(samples, torch.arange(N), batch_size=8)

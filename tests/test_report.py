@@ -23,7 +23,7 @@ from squareloss.lab.report.rows import Row, columns_of, rows_of
 from squareloss.lab.report.tables import Entry, Table, matrix, places, rates
 from squareloss.lab.report.views import View
 from squareloss.lab.report.words import judge
-from squareloss.lab.report.write import _tex, markdown_table
+from squareloss.lab.report.write import _no_html, _tex, markdown_table
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
 from squareloss.lab.studies import run
 
@@ -395,6 +395,23 @@ def test_tex_is_escaped(filled):
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 2
     assert not re.search(r"(?<!\\)%", text.split("\n\n", 1)[1])
     assert _tex("|a_1| < 5%") == r"$|$a\_1$|$ $<$ 5\%"  # bare, a bar is a dash in TeX's own encoding
+
+
+def test_what_strangers_write_is_text_in_every_format(tmp_path):
+    """Names in a results folder may be anyone's: no tag in HTML and Markdown, no line of its own in TeX, no formula in CSV."""
+    evil, command = "<script>alert(1)</script>", "squareloss\n\\input{secret}\n```\n<img src=x>"
+    store = Store(tmp_path)
+    for seed in (0, 1):
+        path = store.write("study", Result(Job(Cell("a", {"task": "t"}), seed), {evil: 1.0, "=1+1": 2.0}))
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"cell": evil, "command": command}))
+    Header("study", evil, command, [0, 1], facts=[(evil, evil)], cut=[evil], notes=[evil]).write(store)
+    assert evil not in write(tmp_path, "html").read_text()
+    text = write(tmp_path, "md").read_text()
+    assert evil not in text and "&lt;script>" in text and text.count("\n```") == 2
+    assert "\n\\input" not in write(tmp_path, "tex").read_text()
+    rows = list(csv.DictReader(io.StringIO(write(tmp_path, "csv").read_text())))
+    assert {row["measure"] for row in rows} == {evil, "'=1+1"}
+    assert _no_html("p < 0.01, a<b, <, <!--, x <= y") == "p < 0.01, a&lt;b, <, &lt;!--, x <= y"
 
 
 def test_unknown_formats_and_empty_folders(filled, tmp_path):

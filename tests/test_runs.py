@@ -1,6 +1,7 @@
 """Running studies: what is done is not redone, what fails takes nothing with it, and however a run ends, the next goes on."""
 
 import os
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -252,6 +253,22 @@ def test_a_full_disk_stops_the_run_and_keeps_the_rest(toy, tmp_path, engine):
         execute(toy(), "smoke", [0], store, engine, workers=1)
     assert len(store.records()) == 2 and list((tmp_path / "r" / ".leases").iterdir()) == []
     assert execute(toy(), "smoke", [0], tmp_path / "r").new == 2
+
+
+class Vanishing(Toy):
+    """Its results folder is deleted while its second job runs."""
+
+    def run(self, jobs, context):
+        if len(self.lines()) > 2:
+            shutil.rmtree(self.log.parent / "r")
+        yield from super().run(jobs, context)
+
+
+def test_a_folder_that_is_deleted_meanwhile_stops_the_run_with_a_word(tmp_path):
+    with pytest.raises(StoreError, match="the folder was deleted or moved meanwhile; start again"):
+        execute(Vanishing(tmp_path / "log.txt"), "smoke", [0], tmp_path / "r")
+    assert len(Store(tmp_path / "r").records()) == 1, "what was just finished is kept all the same"
+    assert execute(Toy(tmp_path / "log.txt"), "smoke", [0], tmp_path / "r").new == 3
 
 
 def test_a_job_may_go_on_from_its_scratch(tmp_path):

@@ -84,6 +84,13 @@ def test_a_lease_that_was_cut_short_counts_until_it_is_old(tmp_path):
         assert leases.acquire("job")
 
 
+@pytest.mark.parametrize("pid", [None, "self", "../../etc/passwd", []])
+def test_a_lease_may_say_anything(tmp_path, pid):
+    forge(tmp_path / "l", "job", pid=pid)
+    with Leases(tmp_path / "l") as leases:
+        assert leases.holder("job") is None and leases.acquire("job")
+
+
 def test_the_clock_is_the_file_systems(tmp_path, monkeypatch):
     forge(tmp_path / "l", "job", place=["elsewhere"])
     monkeypatch.setattr(time, "time", lambda: 0.0)

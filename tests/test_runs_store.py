@@ -4,11 +4,13 @@ import errno
 import json
 import math
 import os
+import re
 import resource
 import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +121,7 @@ def test_what_is_written_is_read_back(tmp_path):
     assert record.metrics == {"accuracy": 0.5, "nll": math.inf, "curve": [1.0, 2.0], "note": None}
     assert (record.study, record.cell, record.seed, record.status) == ("table1", "simplex", 0, "diverged")
     assert record.seconds == 1.25 and record.spec == CELL.spec and record.hash == CELL.hash()
-    assert record.versions["torch"] == torch.__version__ and record.hardware["cores"] >= 1 and record.hardware["gpu"] is None
+    assert record.versions["torch"] == version("torch") and record.hardware["cores"] >= 1 and record.hardware["gpu"] is None
     assert load_file(record.artefact("model.safetensors"))["w"].equal(weights["w"])
     assert record.artefact("log.txt").read_bytes() == b"abc"
     with pytest.raises(ValueError, match="Available: log.txt, model.safetensors"):
@@ -156,6 +158,7 @@ DAMAGE = {
     "a list": lambda path: path.write_text("[1]"),
     "no metrics": lambda path: path.write_text(path.read_text().replace('"metrics"', '"metric"')),
     "no format": lambda path: path.write_text(path.read_text().replace('"format"', '"forma"')),
+    "no date": lambda path: path.write_text(re.sub(r'"date": "[^"]*"', '"date": "<b>"', path.read_text())),
     "deep": lambda path: path.write_text("[" * 100_000),
 }
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import save
 from torch import nn
 
 from squareloss import CrossEntropy, SquareLoss, Standardize
@@ -178,6 +179,10 @@ def test_bad_checkpoints_and_bad_input(tmp_path):
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(ValueError, match="damaged"):
         loop.train(run(path=path))
+    for facts in ("[]", "{}", "null", '{"format": [2]}', '{"format": 2, "fingerprint": []}', "{"):
+        path.write_bytes(save({"a": torch.ones(1)}, {"facts": facts}))
+        with pytest.raises(ValueError, match=r"run\.safetensors, got .*delete (it|the file) to start anew"):
+            loop.train(run(path=path))
     with pytest.raises(ValueError, match="batch_size <= 100.*got 101"):
         loop.train(run(recipe=dataclasses.replace(SMALL, batch_size=101)))
     with pytest.raises(ValueError, match="Available: step, cosine, linear, constant"):

@@ -105,7 +105,7 @@ def read_tensors(directory: Path, config: dict[str, Any]) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise ValueError(f"expected safetensors in {path}, got something else ({error}); save the classifier again") from error
     for name, source in section(weights, "shared", (dict,), directory).items():
-        if source not in tensors:
+        if not isinstance(source, str) or source not in tensors:
             raise ValueError(f"{CONFIG} says {name!r} shares its tensor with {source!r}, which is not in {path}")
         tensors[name] = tensors[source]
     return tensors
@@ -120,14 +120,15 @@ def restore(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> None:
             f"expected a network that knows its shapes, got {', '.join(lazy[:_SHOWN])}{_more(lazy)} uninitialised; "
             "run the network once, on inputs as when it was saved, before it is loaded"
         )
-    _compare(own, tensors, origin)
+    compare(own, tensors, origin)
     for name, tensor in own.items():
         if tensor.dtype != tensors[name].dtype:
             tensor.data = tensor.data.to(tensors[name].dtype)
     module.load_state_dict(tensors)
 
 
-def _compare(own: dict[str, Tensor], saved: dict[str, Tensor], origin: str) -> None:
+def compare(own: dict[str, Tensor], saved: dict[str, Tensor], origin: str) -> None:
+    """Raise unless a module's own tensors, which may have no values yet, are named and shaped as the saved ones."""
     common = [name for name in own if name in saved]
     differing = {
         "missing from the file": [name for name in own if name not in saved],

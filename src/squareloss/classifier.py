@@ -164,11 +164,14 @@ class Classifier(nn.Module):
         classes = _checkpoint.section(config, "classes", (list, type(None)), folder)
         saved_network = _checkpoint.section(config, "network", (dict,), folder)
         saved_preprocess = _checkpoint.section(config, "preprocess", (dict, type(None)), folder)
-        network = _build_network(saved_network) if network is None else network
-        preprocess = _build_preprocess(saved_preprocess) if preprocess is None else preprocess
+        if not all(isinstance(name, (str, int, float)) for name in classes or ()):
+            raise ValueError(f"expected class names that are strings or numbers in {folder}, got {classes}")
+        tensors = _checkpoint.read_tensors(folder, config)
+        network = _build_network(saved_network, tensors, str(folder)) if network is None else network
+        preprocess = _build_preprocess(saved_preprocess, tensors, str(folder)) if preprocess is None else preprocess
         classifier = cls(network, link, preprocess, classes)
         parts = nn.ModuleDict({"network": _unwrap(network), "preprocess": _unwrap(classifier.preprocess)})
-        _checkpoint.restore(parts, _checkpoint.read_tensors(folder, config), str(folder))
+        _checkpoint.restore(parts, tensors, str(folder))
         return classifier.eval()
 
     def export(self, example: Tensor) -> torch.export.ExportedProgram:
@@ -259,7 +262,7 @@ def _describe_link(link: Link) -> dict[str, Any]:
 def _build_link(saved: dict[str, Any]) -> Link:
     arguments = dict(saved)
     name = arguments.pop("name", None)
-    if name not in LINKS:
+    if not isinstance(name, str) or name not in LINKS:
         raise ValueError(f"Unknown link {name!r}. Available: {', '.join(LINKS)}")
     try:
         return LINKS[name](**arguments)
@@ -274,7 +277,8 @@ def _describe_network(network: nn.Module) -> dict[str, Any]:
     return {"class": _class_name(network), "spec": spec if built_in else None}
 
 
-def _build_network(saved: dict[str, Any]) -> nn.Module:
+def _build_network(saved: dict[str, Any], tensors: dict[str, Tensor], origin: str) -> nn.Module:
+    """The built-in network of a spec: first without memory, so that one larger than the file's tensors is never made."""
     spec = saved.get("spec")
     if not isinstance(spec, dict):
         name = saved.get("class")
@@ -284,9 +288,16 @@ def _build_network(saved: dict[str, Any]) -> nn.Module:
         )
     try:
         with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten: leave the global generator alone
+            with torch.device("meta"):
+                planned = models.build(spec).state_dict(prefix="network.")
+            _compare_part("network.", planned, tensors, origin)
             return models.build(spec)
-    except (TypeError, RuntimeError) as error:
+    except (TypeError, RuntimeError, OverflowError) as error:
         raise ValueError(f"expected the arguments of a built-in network, got {spec} ({error})") from error
+
+
+def _compare_part(prefix: str, planned: dict[str, Tensor], tensors: dict[str, Tensor], origin: str) -> None:
+    _checkpoint.compare(planned, {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}, origin)
 
 
 def _describe_preprocess(module: nn.Module) -> dict[str, Any] | None:
@@ -296,7 +307,7 @@ def _describe_preprocess(module: nn.Module) -> dict[str, Any] | None:
     return {"class": _class_name(module), "standardize": shape}
 
 
-def _build_preprocess(saved: dict[str, Any] | None) -> nn.Module | None:
+def _build_preprocess(saved: dict[str, Any] | None, tensors: dict[str, Tensor], origin: str) -> nn.Module | None:
     if saved is None:
         return None
     shape = saved.get("standardize")
@@ -305,6 +316,11 @@ def _build_preprocess(saved: dict[str, Any] | None) -> nn.Module | None:
             f"expected a preprocessing: the saved one, {saved.get('class')}, is not built in; pass "
             "Classifier.load(directory, preprocess=...) with one of the same kind"
         )
+    try:
+        planned = {f"preprocess.{part}": torch.empty(shape, device="meta") for part in ("mean", "std")}
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"expected the shape of a Standardize, got {shape} ({error})") from error
+    _compare_part("preprocess.", planned, tensors, origin)
     return Standardize(torch.zeros(shape), torch.ones(shape))
 
 

@@ -39,8 +39,9 @@ class Isotonic:
 
     def transform(self, scores: Tensor) -> Tensor:
         """Probabilities (N, K) in the dtype of the scores."""
-        x, y = (fitted(knots).to(scores.device) for knots in (self.x_, self.y_))
-        check_classes(scores, len(x))
+        knots, values = fitted(self.x_), fitted(self.y_)
+        check_classes(scores, len(knots))
+        x, y = knots.to(scores.device), values.to(scores.device)
         base = self._temperature.transform(simplex.wide(scores).double())
         shaped = _interpolate(base.T.contiguous(), x, y).T  # (N, K)
         total = shaped.sum(1, keepdim=True)

@@ -44,7 +44,8 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Outputs (N, outputs) of inputs (N, ...)."""
         x = x.flatten(1)
-        for layer in self.layers[:-1]:
+        *inner, last = self.layers  # torch.export of 2.5 can not slice them
+        for layer in inner:
             x = torch.relu(layer(x))
-        out: Tensor = self.layers[-1](x)
+        out: Tensor = last(x)
         return out

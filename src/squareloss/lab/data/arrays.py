@@ -15,6 +15,10 @@ from squareloss.lab.data.dataset import Dataset, Kind, Split, SplitPlan, assembl
 
 Array = np.ndarray[Any, Any]
 
+_NAMES = frozenset({"x", "y", "x_train", "y_train", "x_test", "y_test"})
+# what numpy and zipfile raise for a file that is damaged, encrypted, or says that it is larger than it is
+_UNREADABLE = (ValueError, EOFError, OverflowError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
 
 def read_digits(plan: SplitPlan) -> Dataset:
     """scikit-learn's 1,797 handwritten digits, 8 x 8; their 17 grey levels are spread over the bytes 0 to 255."""
@@ -29,18 +33,17 @@ def read_npz(path: Path, plan: SplitPlan) -> Dataset:
     """A .npz with arrays x, y, or x_train, y_train and perhaps x_test, y_test. Pickled objects in it are refused.
 
     x is a table (n, D) of numbers, or images as bytes: (n, H, W), (n, C, H, W) or (n, H, W, C) with 1 or 3 channels. Without
-    x and x_train, capitals do not count: X and y do, too.
+    x and x_train, capitals do not count: X and y do, too. Other arrays in it are not looked at.
     """
-    arrays = found = _load(path)
-    if not {"x", "x_train"} & found.keys():
-        arrays = {name.lower(): array for name, array in found.items()} | found
+    found, listed = _load(path)
+    arrays = found if {"x", "x_train"} & found.keys() else {name.lower(): array for name, array in found.items()} | found
     suffix = "" if "x" in arrays else "_train"
     names = [f"x{suffix}", f"y{suffix}"] + (["x_test", "y_test"] if suffix and "x_test" in arrays else [])
     absent = [name for name in names if name not in arrays]
     if absent:
         raise ValueError(
             f"{path}: expected arrays x and y, or x_train and y_train (and x_test, y_test), "
-            f"got {', '.join(found) or 'none'}; {absent[0]} is missing"
+            f"got {', '.join(listed) or 'none'}; {absent[0]} is missing"
         )
     labels = [_labels(arrays[name], f"{path}, {name}") for name in names[1::2]]
     y, classes = encode_labels(np.concatenate(labels), f"{path}, {names[1]}")
@@ -54,17 +57,22 @@ def read_npz(path: Path, plan: SplitPlan) -> Dataset:
     return assemble(path.stem, inputs[0][0], classes, plan, splits[0], test=splits[1] if len(splits) > 1 else None)
 
 
-def _load(path: Path) -> dict[str, Array]:
+def _load(path: Path) -> tuple[dict[str, Array], list[str]]:
+    """The arrays that have one of our names, and the names of all there are."""
     try:
         with path.open("rb") as stream:  # numpy leaves a file it opened itself open when it cannot read it
             if stream.read(2) not in (b"PK", b"\x93N"):  # numpy would take it for a pickle, and say how to load that
                 raise ValueError("it is no .npz file")
             stream.seek(0)
-            found = np.load(stream, allow_pickle=False)
-            if isinstance(found, np.ndarray):
+            archive = np.load(stream, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
                 raise ValueError("it holds one bare array")
-            return dict(found)
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            found = {name: archive[name] for name in archive.files if name.lower() in _NAMES}
+            strange = [name for name, array in found.items() if not isinstance(array, np.ndarray)]
+            if strange:
+                raise ValueError(f"{strange[0]} is no array")
+            return found, list(archive.files)
+    except _UNREADABLE as error:
         hint = "; save text as y.astype(str), numbers as x.astype(float)" if "allow_pickle" in str(error) else ""
         raise ValueError(f"{path}: expected a .npz of plain arrays, could not read it: {error}{hint}") from error
 

@@ -87,7 +87,9 @@ def _read(path: Path) -> Any:
         return csv.read_csv(path, parse_options=parsed, convert_options=csv.ConvertOptions(strings_can_be_null=True))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: expected text in UTF-8, got another encoding; save the file as UTF-8") from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not about what is in the file
+            raise
         hint = _separator(names) if path.suffix.lower() == ".csv" else ""
         raise ValueError(f"{path}: could not read it as {path.suffix.lower()}: {error}{hint}") from error
 

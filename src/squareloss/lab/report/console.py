@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.metadata import version
 from itertools import product
 from textwrap import wrap
 
@@ -22,6 +23,8 @@ from squareloss.lab.report.write import StudyReport
 
 STYLES = {"better": "green", "worse": "red", "agrees": "green", "differs": "red"}
 _GAP = 3  # between the columns of a table
+# rich before 14.3 makes the first and the last column wider by the padding that they do not have
+_EDGE = 1 if tuple(map(int, version("rich").split(".")[:2])) < (14, 3) else 0
 
 
 def introduce(header: Header, console: Console) -> None:
@@ -121,7 +124,8 @@ def _width(text: str, lines: int) -> int:
 def _drawn(table: Table, widths: list[int]) -> RichTable:
     shown = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, (name, width) in enumerate(zip(table.columns, widths, strict=True)):
-        shown.add_column(escape(name), justify="right" if i else "left", width=width)
+        edges = (i == 0) + (i == len(widths) - 1)
+        shown.add_column(escape(name), justify="right" if i else "left", width=max(1, width - edges * _EDGE))
     for row in table.rows:
         shown.add_row(*map(_styled, row))
     return shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -201,24 +202,30 @@ def markdown(reports: Sequence[StudyReport]) -> str:
     """Tables and words as Markdown."""
     lines: list[str] = []
     for report in reports:
-        lines += [f"# {report.header.title}", "", *([f"Settings: {report.settings}", ""] if report.settings else [])]
-        lines += [report.losses, ""] if report.losses else []
-        lines += [f"- {line}" for line in [*report.in_short, *report.cautions]] + [""]
+        told = [f"# {report.header.title}", "", *([f"Settings: {report.settings}", ""] if report.settings else [])]
+        told += [report.losses, ""] if report.losses else []
+        told += [f"- {line}" for line in [*report.in_short, *report.cautions]] + [""]
+        lines += map(_no_html, told)
         for table in report.tables:
-            lines += [f"## {table.heading}", "", *markdown_table(table)]
-        lines += ["```", *report.commands, "```", ""]
+            lines += [_no_html(f"## {table.heading}"), "", *markdown_table(table)]
+        lines += ["```", *(" ".join(command.splitlines()) for command in report.commands), "```", ""]
     return "\n".join(lines)
+
+
+def _no_html(text: str) -> str:
+    """Names of columns and classes are anyone's, and Markdown lets HTML through: what would begin a tag is escaped."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def markdown_table(table: Table) -> list[str]:
     """The lines of a table and its caption; what is green or red on the page is bold or italic."""
 
     def line(texts: Iterable[str]) -> str:
-        return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+        return "| " + " | ".join(_no_html(text).replace("|", "\\|") for text in texts) + " |"
 
     lines = [line(table.columns), "| --- " * len(table.columns) + "|"]
     lines += [line(_MARKDOWN.get(entry.kind, "%s") % entry.text for entry in row) for row in table.rows]
-    return [*lines, "", *([_uncoloured(table.caption), ""] if table.caption else [])]
+    return [*lines, "", *([_no_html(_uncoloured(table.caption)), ""] if table.caption else [])]
 
 
 _MARKDOWN = {"better": "**%s**", "worse": "*%s*"}
@@ -235,7 +242,7 @@ def tex(reports: Sequence[StudyReport]) -> str:
     """The tables as LaTeX, for booktabs."""
     lines = ["% needs \\usepackage{booktabs}"]
     for report in reports:
-        lines += [f"% {command}" for command in report.commands]
+        lines += [f"% {' '.join(command.splitlines())}" for command in report.commands]
         for table in report.tables:
             lines += [
                 "",
@@ -287,8 +294,14 @@ def spreadsheet(reports: Sequence[StudyReport]) -> str:
             for seed, metrics in row.metrics.items():
                 kept = {key: value for key, value in metrics.items() if not (key in _DRAWN and isinstance(value, Mapping))}
                 lines = _numbers("", kept)
-                writer.writerows([report.header.study, row.name, seed, *line, report.settings] for line in lines)
+                told = ([report.header.study, row.name, seed, *line, report.settings] for line in lines)
+                writer.writerows(map(_no_formulas, told))
     return out.getvalue()
+
+
+def _no_formulas(line: Sequence[Any]) -> list[Any]:
+    """A spreadsheet would compute a text that begins like a formula; behind an apostrophe it is a text."""
+    return [f"'{entry}" if isinstance(entry, str) and entry[:1] in tuple("=+-@\t\r") else entry for entry in line]
 
 
 def _numbers(name: str, value: Any) -> Iterator[tuple[str, int | str, float]]:

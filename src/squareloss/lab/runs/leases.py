@@ -106,7 +106,7 @@ class Leases:
 
     def _valid(self, path: Path, content: dict[str, Any]) -> bool:
         if content.get("place") == self._me["place"] and content.get("start") is not None:
-            return bool(content["start"] == _process_start(content["pid"]))
+            return bool(content["start"] == _process_start(content.get("pid")))
         try:
             return self._now() - path.stat().st_mtime < self.expiry
         except FileNotFoundError:
@@ -166,12 +166,12 @@ def _identity() -> dict[str, Any]:
     return {"host": platform.node(), "pid": os.getpid(), "place": place, "start": _process_start(os.getpid())}
 
 
-def _process_start(pid: int) -> str | None:
+def _process_start(pid: Any) -> str | None:
     """When a process started, in the kernel's ticks, so that a later process of the same number is not taken for it.
 
     None if there is no such process, if it is a zombie, or if the system does not tell.
     """
-    text = _read(f"/proc/{pid}/stat")
+    text = _read(f"/proc/{pid}/stat") if isinstance(pid, int) else None  # a lease may say anything
     if text is None:
         return None
     fields = text.rpartition(")")[2].split()  # the name before may hold spaces

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -28,6 +29,7 @@ from squareloss.lab.runs.study import Artefact, Job, Result, check_name, finite,
 
 FORMAT = 1
 _REASONS = {
+    errno.ENOENT: "the folder was deleted or moved meanwhile; start again",
     errno.EROFS: "the file system is read-only; choose another folder",
     errno.EACCES: "this folder is not yours to write to; choose another one, or change its permissions",
     errno.EPERM: "this folder is not yours to write to; choose another one, or change its permissions",
@@ -76,6 +78,9 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "study": str, "cell": str, "spec": dict, "hash": str, "seed": int, "status": str, "metrics": dict, "seconds": (int, float),
     "command": str, "commit": (str, type(None)), "versions": dict, "hardware": dict, "date": str, "artefacts": list,
 }  # fmt: skip
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:")
 
 
 class Store:
@@ -158,7 +163,7 @@ class Store:
     def find_elsewhere(self, study: str, job: Job) -> Record | None:
         """The record of an equal cell of another study, if there is one that can be read."""
         end, file = f"-{job.cell.hash()}", f"seed{job.seed}.json"
-        others = [folder for folder in self.folder.iterdir() if folder.name != study and not folder.name.startswith(".")]
+        others = [folder for folder in self.folder.glob("[!.]*") if folder.name != study]  # none if the folder was deleted
         for folder in filter(Path.is_dir, others):
             for cell in os.listdir(folder):  # plain names: this is done for every job
                 if cell.endswith(end):
@@ -207,6 +212,8 @@ def read(path: Path, expected_hash: str | None = None) -> Record:
     wrong = (
         [k for k, kind in _TYPES.items() if not isinstance(content.get(k), kind)] if isinstance(version, int) else ["format"]
     )
+    if not wrong and not _DATE.match(content["date"]):
+        wrong = ["date"]
     if wrong:
         raise Damaged(f"expected a result in {path}, got one without a valid {wrong[0]!r}")
     if expected_hash not in (None, content["hash"]):

@@ -45,17 +45,18 @@ def load(path: Path, expected: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads(file.metadata()["facts"])
+            version, found = facts["format"], facts.get("fingerprint")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dict
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (SafetensorError, KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"expected a checkpoint in {path}, got a damaged file ({error}); delete it to start anew") from error
-    if facts["format"] != FORMAT:
+    if version != FORMAT:
         raise ValueError(
-            f"expected a checkpoint of format {FORMAT} in {path}, got {facts['format']}, of another version of squareloss; "
+            f"expected a checkpoint of format {FORMAT} in {path}, got {version}, of another version of squareloss; "
             "use that version, or delete the file to start anew"
         )
-    if facts["fingerprint"] != expected:
+    if found != expected:
         raise ValueError(
-            f"expected a checkpoint of this run in {path}, got one of {facts['run']}; "
+            f"expected a checkpoint of this run in {path}, got one of {facts.get('run')}; "
             "the network, loss, recipe, seed or data differ: use another folder, or delete the file to start anew"
         )
     return tensors, facts

@@ -63,7 +63,7 @@ class Theorem:
 
 def seed_of(*numbers: int) -> int:
     """One seed from several numbers, far from that of any others."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
 
 def replications(count: int, n: int) -> int:
