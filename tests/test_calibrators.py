@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, special
 from sklearn.isotonic import IsotonicRegression
+from torch.testing import assert_close
 
 from squareloss import metrics
 from squareloss.calibrators import Affine, Asinh, Isotonic, NotFitted, Temperature, from_state
@@ -228,8 +229,11 @@ def test_state_goes_to_json_and_back(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_probabilities_in_the_dtype_of_the_scores(kind, dtype):
     s, y = draw(300, 4, dtype=dtype)
-    p = kind().fit(s, y).transform(s)
+    fitted = kind().fit(s, y)
+    assert kind().fit(s.double(), y).state() == fitted.state()  # fits are done in float64
+    p = fitted.transform(s)
     assert p.dtype == dtype
+    assert_close(p, fitted.transform(s.double()).to(dtype))  # a score in float32 stays on its side of a step of `Isotonic`
     assert torch.allclose(p.float().sum(1), torch.ones(300), atol=1e-6 if dtype != torch.bfloat16 else 1e-2)
     assert float(p.min()) >= 0
 
