@@ -73,7 +73,11 @@ def test_forgetting_is_never_having_seen():
 
 def test_forgetting_one_sample_of_a_wide_fit():
     x, y = blobs(20, 30)
-    same_model(RidgeProbe([1.0]).fit(x, y).forget(x[3:4], y[3:4]), RidgeProbe([1.0]).fit(np.delete(x, 3, 0), np.delete(y, 3)))
+    for lam in (1.0, 1e-12):  # so small that only products of samples, not sums, still tell what leaving one out does
+        probe = RidgeProbe([lam]).fit(x, y).forget(x[3:4], y[3:4])
+        never = RidgeProbe([lam]).fit(np.delete(x, 3, 0), np.delete(y, 3))
+        same_model(probe, never)
+        same_choice(probe, never)
 
 
 def test_new_classes():
@@ -273,6 +277,22 @@ def test_the_samples_kept_are_uniform_after_forgetting(monkeypatch, late):
     assert early == pytest.approx(new, rel=0.05)
     assert left.sum() / runs == pytest.approx(100 if late == 3000 else 100 * 700 / 2000, rel=0.1)
     assert left.var() == pytest.approx(left.mean() * (1 - left.mean() / runs), rel=0.25)  # each on its own terms
+
+
+def test_as_many_as_left_make_the_samples_kept_complete_again(monkeypatch):
+    monkeypatch.setattr(_moments, "RESERVOIR", 50)
+    x = torch.arange(300.0, dtype=torch.float64).unsqueeze(1)
+    labels, weight = torch.zeros(len(x), 1, dtype=torch.long), torch.ones(len(x), dtype=torch.float64)
+    for seed in range(5):
+        reservoir = _moments.Reservoir(seed)
+        reservoir.add(x[:200], labels[:200], weight[:200])
+        reservoir.discard(x[:100], labels[:100], weight[:100])
+        for first in range(200, 300, 20):
+            assert len(reservoir) < 50
+            part = slice(first, first + 20)
+            reservoir.add(x[part], labels[part], weight[part])
+        assert (len(reservoir), reservoir.seen, reservoir.gone_kept, reservoir.gone_other) == (50, 200, 0, 0)
+        assert not reservoir.whole
 
 
 def test_forgetting_all_samples_that_were_kept(monkeypatch):
