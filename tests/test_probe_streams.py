@@ -126,6 +126,8 @@ def test_a_class_without_samples_yet():
     p = probe.predict_proba(x)
     assert p.shape == (100, 3)
     assert p[:, 2].max() < p[:, :2].max(1).min()
+    few = [RidgeProbe([c]).partial_fit(x[:4], y[:4], [0, 1, 2], c * np.arange(1.0, 5)).shift_ for c in (1.0, 100.0)]
+    np.testing.assert_allclose(few[0], few[1], rtol=1e-6)  # fewer samples than features; only ratios of weights matter
 
 
 def test_label_sets_share_one_fit():
@@ -154,6 +156,18 @@ def test_label_sets_share_one_fit():
     assert alone.score(x, sets[:, 2]) == accuracy_score(sets[:, 2], alone.predict(x))
     with pytest.raises(ValueError, match="expected 3 label sets, got 2 columns"):
         probe.score(x, sets[:, :2])
+
+
+def test_classes_of_several_label_sets_are_named_one_by_one():
+    x, y = blobs(60, 5)
+    both = np.stack([y, y % 2], 1)
+    whole = RidgeProbe([1.0]).fit(x, both)
+    stream = RidgeProbe([1.0]).partial_fit(x[:4], both[:4], classes=[[0, 1, 2], [1, 0]]).partial_fit(x[4:], both[4:])
+    assert [c.tolist() for c in stream.classes_] == [[0, 1, 2], [0, 1]]
+    for ours, theirs in zip(stream.coef_, whole.coef_, strict=True):
+        np.testing.assert_allclose(ours, theirs, **TIGHT)
+    with pytest.raises(ValueError, match="expected classes for 2 label sets"):
+        RidgeProbe([1.0]).partial_fit(x, both, classes=[[0, 1, 2]])
 
 
 def test_chunks_and_memmaps_are_one_fit(tmp_path):
