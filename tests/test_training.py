@@ -74,8 +74,12 @@ def test_an_epoch_takes_each_sample_once_and_differs_between_epochs_and_seeds():
     larger = batches.reordered(16, 3)
     assert (batches.steps, batches.batch_size) == (4, 10) and larger.steps == 2
     assert torch.equal(larger.epoch(1).sample.flatten(), batches.epoch(1).sample.flatten()[:32])
+    assert batches.reordered(40, 3).epoch(0).sample.shape == (1, 40)
     with pytest.raises(ValueError, match="batch_size <= 40"):
         batches.reordered(41, 3)
+    rows = batches.epoch(0)
+    for ours, theirs in zip(rows.step(torch.tensor([2])), rows.step(2), strict=True):  # the step as a tensor, for a GPU
+        assert torch.equal(ours, theirs)
     assert 0.3 < batches.epoch(0).flip.double().mean() < 0.7
 
 
