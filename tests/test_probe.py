@@ -203,16 +203,27 @@ def test_probabilities_keep_the_order_of_the_scores_everywhere():
         assert (log_odds.diff() > 0).all()
 
 
-def test_probabilities_of_many_samples_rest_on_every_so_many(monkeypatch):
-    x, y = blobs(3000, 5, 3)
+@pytest.mark.parametrize("samples", [200, 15])  # more than features, and fewer
+def test_a_constant_feature_changes_nothing(samples):
+    x, y = blobs(samples, 20, 3)
+    s = np.random.default_rng(0).uniform(0.1, 3, samples)
+    for value in (0.1, 1e6 / 3):  # their means are off by rounding, which is no spread
+        beside = np.c_[x, np.full(samples, value)]
+        plain, probe = RidgeProbe([1.0]).fit(x, y, s), RidgeProbe([1.0]).fit(beside, y, s)
+        np.testing.assert_allclose(probe.decision_function(beside + 1e-3), plain.decision_function(x + 1e-3), atol=1e-6)
+
+
+@pytest.mark.parametrize(("samples", "features"), [(3000, 5), (60, 80)])
+def test_probabilities_of_many_samples_rest_on_every_so_many(monkeypatch, samples, features):
+    x, y = blobs(samples, features, 3)
     whole = RidgeProbe().fit(x, y)
-    monkeypatch.setattr(_selection, "CALIBRATION", 3000)  # 9000 scores: every third sample
+    monkeypatch.setattr(_selection, "CALIBRATION", samples)  # of three scores each: every third sample
     thinned = RidgeProbe().fit(x, y)
     same_model(thinned, whole)
     assert thinned.path_ == whole.path_
     third = whole.leave_one_out(x, y) - whole.shift_
-    some, ones = np.arange(0, 3000, 3), torch.ones(1000, dtype=torch.float64)
-    frequency = torch.from_numpy(np.bincount(y) / 3000)
+    some, ones = np.arange(0, samples, 3), torch.ones(samples // 3, dtype=torch.float64)
+    frequency = torch.from_numpy(np.bincount(y) / samples)
     curve = fit_curve(torch.from_numpy(third[some]), torch.from_numpy(y[some]), ones, frequency)
     assert thinned.temperature_ == pytest.approx(3 / curve.slope, rel=1e-6)
     assert thinned.temperature_ != pytest.approx(whole.temperature_, rel=1e-6)

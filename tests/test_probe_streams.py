@@ -73,8 +73,10 @@ def test_forgetting_is_never_having_seen():
 
 def test_forgetting_one_sample_of_a_wide_fit():
     x, y = blobs(20, 30)
+    x[3, 0] = 0.0
+    gone = np.where(x[3:4] == 0, -0.0, x[3:4])  # the same number
     for lam in (1.0, 1e-12):  # so small that only products of samples, not sums, still tell what leaving one out does
-        probe = RidgeProbe([lam]).fit(x, y).forget(x[3:4], y[3:4])
+        probe = RidgeProbe([lam]).fit(x, y).forget(gone, y[3:4])
         never = RidgeProbe([lam]).fit(np.delete(x, 3, 0), np.delete(y, 3))
         same_model(probe, never)
         same_choice(probe, never)
@@ -348,10 +350,11 @@ def test_a_stream_longer_than_what_is_kept_with_fewer_samples_than_features(monk
         same_model(RidgeProbe(1e-12).partial_fit(x, y), RidgeProbe(1e-12).fit(x, y))
 
 
-def test_forgetting_one_of_two_equal_samples_of_other_weights():
+@pytest.mark.parametrize("differ", ["weights", "labels"])
+def test_forgetting_one_of_two_samples_of_equal_features(differ):
     x, y = blobs(20, 30)
-    x[1], y[1] = x[0], y[0]
-    s = np.linspace(1, 3, 20)
+    x[1], y[1] = x[0], y[0] if differ == "weights" else (y[0] + 1) % 3
+    s = np.linspace(1, 3, 20) if differ == "weights" else np.ones(20)
     for gone in (0, 1):
         rest = np.arange(20) != gone
         probe = RidgeProbe([1.0]).fit(x, y, s).forget(x[gone : gone + 1], y[gone : gone + 1], s[gone : gone + 1])

@@ -166,6 +166,7 @@ def test_recipes_are_checked_and_the_papers_is_the_papers():
     for name in ("epochs", "batch_size", "lr"):
         with pytest.raises(ValueError, match=f"expected {name} > 0, got 0"):
             dataclasses.replace(paper, **{name: 0})
+    assert Adversary(steps=7) == Adversary(7, eps=8 / 255, step_size=2 / 255)
 
 
 def test_a_loss_that_is_not_finite_stops_with_step_and_advice():
