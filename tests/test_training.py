@@ -159,6 +159,8 @@ def test_schedules():
 def test_recipes_are_checked_and_the_papers_is_the_papers():
     paper, other = RECIPES["paper"], RECIPES["paper_128"]
     assert (paper.epochs, paper.batch_size, paper.lr, paper.momentum, paper.weight_decay) == (200, 32, 0.01, 0.9, 5e-4)
+    assert (paper.optimiser, paper.schedule, paper.step_size, paper.gamma) == ("sgd", "step", 50, 0.1)
+    assert paper.augment and not (paper.nesterov or paper.warmup or paper.mixup or paper.adversary)
     assert dataclasses.replace(paper, batch_size=128, lr=0.1) == other
     for name in ("optimiser", "schedule", "precision"):
         with pytest.raises(ValueError, match=f"Unknown {name} 'none'"):
