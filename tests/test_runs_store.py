@@ -129,7 +129,7 @@ def test_what_is_written_is_read_back(tmp_path):
 
 
 def test_names_of_studies_and_of_tensors_are_checked(tmp_path):
-    store = Store(tmp_path / "results")
+    store = Store(tmp_path / "new" / "results")
     with pytest.raises(ValueError, match="expected a study's name"):
         store.write("../elsewhere", Result(JOB, {}))
     with pytest.raises(ValueError, match="ends in .safetensors for an artefact of tensors, got 'model.pt'"):
