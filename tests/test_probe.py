@@ -213,6 +213,12 @@ def test_a_constant_feature_changes_nothing(samples):
         np.testing.assert_allclose(probe.decision_function(beside + 1e-3), plain.decision_function(x + 1e-3), atol=1e-6)
 
 
+def test_features_that_say_nothing_leave_the_class_frequencies():
+    y = np.arange(40) % 4 // 3  # three to one
+    probe = RidgeProbe().fit(np.ones((40, 2)), y)
+    np.testing.assert_allclose(probe.predict_proba(np.ones((1, 2))), [[0.75, 0.25]], atol=0.03)
+
+
 @pytest.mark.parametrize(("samples", "features"), [(3000, 5), (60, 80)])
 def test_probabilities_of_many_samples_rest_on_every_so_many(monkeypatch, samples, features):
     x, y = blobs(samples, features, 3)
