@@ -49,6 +49,18 @@ def held_out(s, y, weight=None, class_weight=None):
     return HeldOut(centred / centred.square().mean().sqrt(), y, weight, offset)
 
 
+def test_the_loss_of_many_scores_is_added_up():
+    """More of them than are taken at a time."""
+    g = torch.Generator().manual_seed(0)
+    s, y = torch.randn(300, 2048, generator=g, dtype=torch.float64), torch.randint(2048, (300,), generator=g)
+    theta = torch.tensor([0.3, 0.1, -0.2], dtype=torch.float64, requires_grad=True)
+    expected = asinh_loss(theta, s, y)
+    (slope,) = torch.autograd.grad(expected, theta)
+    value, gradient = _asinh_loss(theta.detach().numpy(), held_out(s, y), WEAK)
+    assert value == pytest.approx(float(expected.detach()), rel=1e-9)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-6)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
     "at", [(0.0, 0.0, 0.0), (1.0, -0.4, -3.0), (-1.0, 0.7, 2.0), (1.0, 0.2, 0.5, -4.0), (0.1, 0.0, -2.0, 1.0)]

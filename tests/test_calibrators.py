@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, special
 from sklearn.isotonic import IsotonicRegression
+from torch.testing import assert_close
 
 from squareloss import metrics
 from squareloss.calibrators import Affine, Asinh, Isotonic, NotFitted, Temperature, from_state
+from squareloss.calibrators.temperature import _slope_derivatives
 from squareloss.codings import Simplex
 
 KINDS = (Temperature, Affine, Asinh, Isotonic)
@@ -43,6 +45,15 @@ def test_temperature_is_scipys_minimum(scale):
     fitted = Temperature().fit(s, y)
     assert fitted.temperature_ == pytest.approx(np.exp(best.x), rel=1e-6)
     assert loss(np.log(fitted.temperature_)) <= best.fun + 1e-14
+
+
+def test_derivatives_of_many_scores_are_added_up():
+    """More of them than are taken at a time."""
+    s, y = draw(300, 2048)
+    slope = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(torch.nn.functional.cross_entropy(slope * s, y), slope, create_graph=True)
+    (second,) = torch.autograd.grad(first, slope)
+    assert _slope_derivatives(s, y, 0.4) == pytest.approx((first.item(), second.item()), rel=1e-9)
 
 
 def test_temperature_finds_the_truth_and_keeps_predictions():
@@ -228,10 +239,21 @@ def test_state_goes_to_json_and_back(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_probabilities_in_the_dtype_of_the_scores(kind, dtype):
     s, y = draw(300, 4, dtype=dtype)
-    p = kind().fit(s, y).transform(s)
+    fitted = kind().fit(s, y)
+    assert kind().fit(s.double(), y).state() == fitted.state()  # fits are done in float64
+    p = fitted.transform(s)
     assert p.dtype == dtype
+    assert_close(p, fitted.transform(s.double()).to(dtype))  # a score in float32 stays on its side of a step of `Isotonic`
     assert torch.allclose(p.float().sum(1), torch.ones(300), atol=1e-6 if dtype != torch.bfloat16 else 1e-2)
     assert float(p.min()) >= 0
+
+
+@pytest.mark.parametrize("scale", [1e-250, 1e-160, 1e160, 1e250])  # whose squares are beyond float64
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_scale_of_the_scores_is_no_matter(kind, scale):
+    s, y = draw(300, 4, tilt=1.0)
+    plain, scaled = kind().fit(s, y), kind().fit(s * scale, y)
+    assert_close(scaled.transform(s * scale), plain.transform(s), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [Temperature, Affine, Asinh])

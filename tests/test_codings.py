@@ -281,3 +281,18 @@ def test_bad_input_says_what_was_expected(coding):
 def test_labels_of_any_whole_type_are_encoded():
     labels = torch.arange(6) % 3
     assert torch.equal(Simplex().encode(labels.to(torch.uint16), 3), Simplex().encode(labels, 3))
+
+
+def test_the_plain_readings():
+    """What stands without any option: softmax of logits, and one-hot targets as plain regression has them."""
+    f, labels = normal(6, 4), torch.arange(6) % 4
+    assert_close(Softmax().probabilities(f), torch.softmax(f, 1))
+    target = torch.nn.functional.one_hot(labels).double()
+    assert_close(functional.square_loss(f, labels, OneHot(), scale=1.0), torch.nn.functional.mse_loss(f, target))
+    assert_close(OneHot().eta(f), f)
+
+
+@pytest.mark.parametrize("coding", [Simplex(), Simplex(reduced=True), OneHot()])
+def test_codes_lie_where_the_labels_do(coding):
+    codes = coding.encode(torch.zeros(5, dtype=torch.long, device="meta"), 3)
+    assert codes.device.type == "meta" and codes.shape == (5, coding.vertices(3).shape[1])

@@ -427,3 +427,11 @@ def test_bad_input(blobs: tuple[np.ndarray, np.ndarray]) -> None:
         small().fit(X, y, sample_weight=-np.ones(120))
     with pytest.raises(TypeError, match="expected loss to be one of"):
         small(loss=torch.nn.MSELoss()).fit(X, y)
+
+
+def test_every_class_is_trained_whatever_the_loss_ignores():
+    x = np.random.default_rng(0).standard_normal((60, 2))
+    y = (x[:, 0] > 0).astype(int)
+    options, losses = {"hidden": (4,), "max_epochs": 3, "random_state": 0}, (CrossEntropy(), CrossEntropy(ignore_index=1))
+    plain, other = (SquareLossClassifier(loss=loss, **options).fit(x, y) for loss in losses)
+    np.testing.assert_array_equal(plain.predict_proba(x), other.predict_proba(x))

@@ -157,6 +157,18 @@ def test_the_layer_is_linear_and_its_loss_is_the_criterion(coding):
     assert torch_layer.criterion.coding.num_classes(torch_layer(h).shape[1]) == 7
     assert [name for name, _ in torch_layer.named_parameters()] == ["weight", "bias"]
     assert repr(coding) in repr(torch_layer)
+    plain, other = SquareLinear(5, 7, coding=coding), SquareLinear(5, 7, coding=coding, ignore_index=3, reduction="sum")
+    for head in (plain.double(), other.double()):
+        torch.testing.assert_close(head.loss(h, target), head.criterion(head(h), target))
+
+
+def test_the_layer_checks_labels_where_asked_and_takes_two_classes():
+    careful = SquareLinear(3, 2, validate=True)
+    with pytest.raises(ValueError, match="expected labels in"):
+        torch.func.vmap(lambda h: careful.loss(h, torch.tensor([2])))(torch.zeros(1, 1, 3))
+    head, h = SquareLinear(3, 2, coding=Simplex(reduced=True)), torch.randn(4, 3)
+    assert head(h).shape == (4, 1)
+    torch.testing.assert_close(head.loss(h, torch.arange(4) % 2), head.criterion(head(h), torch.arange(4) % 2))
 
 
 @pytest.mark.parametrize("coding", [Simplex(), Simplex(reduced=True)], ids=str)

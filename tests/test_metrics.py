@@ -244,6 +244,7 @@ def test_nll_floor_and_zero_mass_are_reported():
     assert result.details == {"floor": 1e-3, "floored": 0.5, "zero": 0.5}
     assert result.outside == 0.5
     assert metrics.nll(p, torch.tensor([0, 0, 1, 1]), floor=0.25).details["floored"] == 0.5  # one at the floor is not below it
+    assert metrics.nll(p[:1], torch.tensor([0])) == pytest.approx(12 * math.log(10))  # the default floor
 
 
 def test_linf_calibration_error():
@@ -251,6 +252,7 @@ def test_linf_calibration_error():
     assert metrics.linf_calibration_error(torch.tensor([0.3, 0.1, 0.9]), eta) == pytest.approx(0.4)
     both = metrics.linf_calibration_error(torch.tensor([[1.3, -0.3], [0.5, 0.5]]), torch.tensor([[1.0, 0.0], [0.5, 0.5]]))
     assert (float(both), both.outside) == (pytest.approx(0.3), 0.5)
+    assert metrics.linf_calibration_error(torch.tensor([0.0, 1.0, 0.9]), eta).outside == 0  # 0 and 1 are probabilities
 
 
 @pytest.mark.parametrize(("right", "samples"), [(0, 5), (5, 5), (913, 1000), (1, 1)])
@@ -258,6 +260,8 @@ def test_wilson_is_scipys(right, samples):
     expected = stats.binomtest(right, samples).proportion_ci(method="wilson")
     low, high = metrics.wilson(right / samples, samples)
     assert (low, high) == (pytest.approx(expected.low, abs=1e-12), pytest.approx(expected.high, abs=1e-12))
+    for n in range(1, 100):  # rounding leads nowhere beyond
+        assert metrics.wilson(0.0, n)[0] == 0 and metrics.wilson(1.0, n)[1] == 1
 
 
 def test_accuracy_breaks_ties_for_the_first_class():
@@ -318,6 +322,7 @@ def test_bad_input(metric):
         (p, y[:5], ValueError, "labels of shape"),
         (p, y[:, None], ValueError, "labels of shape"),
         (p, y.double(), TypeError, "integer labels"),
+        (p, y > 0, TypeError, "integer labels"),
         (p, y + 1 + (2 - y.max()), ValueError, r"\[0, 3\)"),
         (p, y - 1 - y.min(), ValueError, r"\[0, 3\)"),
         (p[:, 0], y, ValueError, "torch.stack"),
@@ -341,8 +346,12 @@ def test_bad_options():
             metrics.nll(p, y, floor=floor)
     with pytest.raises(ValueError, match="2 replicates"):
         metrics.ece(p, y, bootstrap=1)
-    with pytest.raises(ValueError, match="swapped"):
-        metrics.linf_calibration_error(torch.tensor([0.5]), torch.tensor([1.5]))
+    assert metrics.ece(p, y, bootstrap=2).high is not None
+    for value in (1.5, -0.5):
+        with pytest.raises(ValueError, match="swapped"):
+            metrics.linf_calibration_error(torch.tensor([0.5]), torch.tensor([value]))
+    with pytest.raises(ValueError, match="finite estimates"):
+        metrics.linf_calibration_error(torch.tensor([math.nan]), torch.tensor([0.5]))
     for estimate, eta in [
         (torch.rand(1), torch.rand(2)),
         (torch.tensor(0.5), torch.tensor(0.5)),
@@ -354,8 +363,10 @@ def test_bad_options():
 
 def test_logits_are_noticed():
     logits, y = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)) * 5, torch.zeros(50, dtype=torch.long)
-    with pytest.warns(UserWarning, match="scores or logits"):
-        metrics.ece(logits - logits.mean(1, keepdim=True), y)
+    for metric in (metrics.ece, metrics.brier, metrics.evaluate):
+        with pytest.warns(UserWarning, match="scores or logits") as told:
+            metric(logits - logits.mean(1, keepdim=True), y, bootstrap=0)
+        assert told[0].filename == __file__  # it points to the call
 
 
 def test_share_and_mass_outside():
@@ -398,6 +409,17 @@ def test_evaluate_is_every_metric_with_its_interval():
     assert result == metrics.evaluate(p, y, bootstrap=100, seed=3) != metrics.evaluate(p, y, bootstrap=100, seed=4)
     with pytest.raises(KeyError, match="Available"):
         result["mce"]
+
+
+def test_defaults_agree(capsys):
+    """One seed and one number of bins wherever none is given, and nothing is printed."""
+    p, y = draw(100, 3)
+    result = metrics.evaluate(p, y, bootstrap=20)
+    for metric in ALL:
+        alone = metric(p, y, bootstrap=20)
+        assert result[alone.name].to_dict() == pytest.approx(alone.to_dict(), abs=1e-9)
+        assert metric(p, y).details.get("bins", 15) == 15
+    assert capsys.readouterr().out == ""
 
 
 def test_evaluate_with_known_eta(capsys):

@@ -101,6 +101,8 @@ def test_intervals_hold_the_estimate_and_stay_in_range():
     accuracy = metrics.accuracy(torch.eye(5)[y], y, bootstrap=50)
     assert accuracy.details == {"bootstrap_low": 1.0, "bootstrap_high": 1.0}
     assert accuracy.low < 1 == accuracy.high
+    nearly = metrics.accuracy(torch.eye(5)[y.roll(1).where(torch.arange(400) < 2, y)][:40], y[:40], bootstrap=50)
+    assert nearly < nearly.details["bootstrap_high"] == 1.0
 
 
 def test_debiased_intervals_cover_the_truth():

@@ -77,6 +77,21 @@ def test_the_path_is_leave_one_out():
     assert model.path_["accuracy"] == [np.mean((eta > 0.5) == y)]
 
 
+@pytest.mark.parametrize("solver", ["exact", "iterative"])
+def test_mu_is_best_by_the_criterion(solver):
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((60, 3))
+    y = x[:, 0] + rng.standard_normal(60) > 0
+    brier, accuracy = (NTKClassifier(criterion=name, solver=solver).fit(x, y) for name in ("brier", "accuracy"))
+    assert brier.path_ == accuracy.path_
+    assert brier.mu_ == brier.path_["mu"][int(np.argmin(brier.path_["brier"]))]
+    assert accuracy.mu_ == brier.path_["mu"][int(np.argmax(brier.path_["accuracy"]))] != brier.mu_
+    for model in (brier, accuracy):
+        model.set_params(memory_gb=1e-9)
+        with pytest.raises(MemoryError):
+            model.fit(x, y)
+
+
 def test_it_learns_and_its_probabilities_fit():
     x, y = circle(900)
     model = NTKClassifier().fit(x[:450], y[:450])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from squareloss.ntk.descent import Linear, Networks, descend, draw, safe_rate
-from squareloss.ntk.kernels import NTK
+from squareloss.ntk.kernels import NTK, finite_width
 
 H = NTK()
 
@@ -159,7 +159,10 @@ def test_finite_kernel_tends_to_h_and_diagnostics_start_at_zero():
     networks = draw([0], 200_000, 3)
     assert (networks.kernel(x)[0] - H.matrix(x[0])).abs().max() < 5 / math.sqrt(200_000)
     assert networks.moved().item() == 0 and networks.changed(x).item() == 0
+    z = data(n=5, seed=1)[0]
+    torch.testing.assert_close(networks.kernel(x, z), finite_width(networks.weights, x[0], z[0]))
     networks.weights[:, :50_000] *= -1
+    torch.testing.assert_close(networks.kernel(x, z, at_start=True), finite_width(networks.start, x[0], z[0]))
     assert networks.changed(x).item() == 1 / 4
     assert networks.moved().item() == pytest.approx(2 * networks.start[0, :50_000].norm(dim=1).max().item())
 

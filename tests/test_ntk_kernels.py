@@ -160,7 +160,11 @@ def test_to_sphere():
     torch.testing.assert_close(with_bias[:, :3] / with_bias[:, 3:], x.double())
     torch.testing.assert_close(to_sphere(x, bias=False) * x.double().norm(dim=1, keepdim=True), x.double())
     with pytest.raises(ValueError, match="no direction"):
-        to_sphere(torch.zeros(2, 3), bias=False)
+        to_sphere(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), bias=False)
+    with pytest.raises(ValueError, match="expected finite x"):
+        to_sphere(torch.tensor([[1.0, math.inf]]))
+    with pytest.raises(TypeError, match="expected a tensor x"):
+        to_sphere([[1.0, 0.0]])
 
 
 def test_bad_input():

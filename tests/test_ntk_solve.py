@@ -9,6 +9,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from squareloss.ntk import NTK, Laplace, Nystrom, Spectral, TwoLayerNTK, conjugate_gradients, ridge, ridge_path, to_sphere
 from squareloss.ntk.cholesky import Factor
+from squareloss.ntk.iterative import default_rank
 
 KERNELS = [NTK(), TwoLayerNTK(), Laplace(0.7)]
 
@@ -74,6 +75,14 @@ def test_a_path_is_its_single_fits(kernel):
         assert relative(found.dual, expected.dual) < 1e-8
         residual = y - kernel.matrix(x) @ found.dual - mu * found.dual
         assert float((residual.norm(dim=0) / y.norm(dim=0).clamp_min(1)).max()) < 1e-10
+
+
+def test_a_factorisation_serves_two_decades_of_a_path(monkeypatch):
+    x, y = problem(n=30)
+    poles, of = [], Factor.of
+    monkeypatch.setattr(Factor, "of", lambda matrix, mu, *rest, **options: poles.append(mu) or of(matrix, mu, *rest, **options))
+    ridge_path(x, y, [1e4, 1.0, 10.0, 100.0, 1e6, 101.0, 0.0])
+    assert poles == pytest.approx([0.0, 10.0, math.sqrt(101 * 1e4), 1e6])
 
 
 def test_spectral_is_cholesky():
@@ -155,11 +164,22 @@ def test_antipodal_pairs_make_the_ntk_singular():
         ridge(torch.cat([x, -x]), torch.cat([y, y]), 0.0)
 
 
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_a_matrix_that_is_not_positive_definite_is_named(block):
+    matrix = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 3.0], [1.0, 3.0, 1.0]], dtype=torch.float64)
+    with pytest.raises(ValueError, match="positive definite kernel matrix at mu = 0.5, but it is singular"):
+        Factor.of(matrix, 0.5, block=block)
+
+
 def test_bad_input():
     x, y = problem(n=20)
     for bad in (-1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="expected a finite mu >= 0"):
-            ridge(x, y, bad)
+        fits = (lambda mu: ridge(x, y, mu), lambda mu: conjugate_gradients(x, y, mu))
+        for solve in (*fits, Spectral.of(x, y).ridge, Spectral.of(x, y).leave_one_out):
+            with pytest.raises(ValueError, match="expected a finite mu >= 0"):
+                solve(bad)
+    with pytest.raises(ValueError, match="expected y on the device of x, cpu, got meta"):
+        ridge(x, y.to("meta"), 1.0)
     with pytest.raises(ValueError, match=r"expected y of shape \(20,\)"):
         ridge(x, y[:5], 1.0)
     with pytest.raises(ValueError, match="finite y"):
@@ -205,6 +225,10 @@ def test_the_preconditioner_is_its_formula():
         expected = (u * ((s[0] + 0.3) / (s + 0.3) - 1)) @ (u.T @ y) + y
         torch.testing.assert_close(nystrom.at(0.3)(y), expected, atol=1e-9, rtol=0)
     assert relative(nystrom.factor @ nystrom.factor.T, NTK().matrix(x)) < 1e-9
+
+
+def test_the_rank_of_the_preconditioner():
+    assert [default_rank(n) for n in (4, 50, 100, 10**6, 10**8)] == [4, 36, 50, 5000, 5000]
 
 
 def test_a_preconditioner_of_more_points_than_there_are_is_refused():
@@ -254,9 +278,10 @@ def test_progress(capsys, monkeypatch):
     assert "conjugate gradients:" in shown
     residuals = [float(words.split()[0].strip(",")) for words in shown.split("residual ")[1:]]
     assert residuals[0] > 1e-3 and residuals[-1] <= 1e-6
-    monkeypatch.setattr("squareloss.ntk.solve._eigen_seconds", lambda matrix: 3.0)
+    seconds = iter([10.0, 12.0])  # two for the first 512 points
+    monkeypatch.setattr("squareloss.ntk.solve.time.perf_counter", lambda: next(seconds))
     Spectral.of(x, y, progress=True)
-    assert "eigendecomposition: about 3 s" in capsys.readouterr().err
+    assert f"eigendecomposition: about {2 * (600 / 512) ** 3:.0f} s" in capsys.readouterr().err
     ridge(x, y, 1.0)
     Spectral.of(x, y)
     assert capsys.readouterr().err == ""

@@ -130,6 +130,10 @@ def test_empirical_eigenvalues_tend_to_the_exact_ones_and_antipodes_make_the_mat
     torch.testing.assert_close(found[:4], ntk_spectrum(3, 10).sequence(4), rtol=0.15, atol=0)
     apart = sphere(5, 3, seed=1)
     assert smallest_eigenvalue(H.matrix(apart)).item() > 1e-3
+    stack = torch.stack([H.matrix(apart), 2 * H.matrix(apart), H.matrix(apart.roll(1, 1))])
+    for of in (empirical_spectrum, smallest_eigenvalue):
+        torch.testing.assert_close(of(stack), torch.stack([of(matrix) for matrix in stack]))
+    torch.testing.assert_close(smallest_eigenvalue(stack[0]), torch.linalg.eigvalsh(stack[0])[0])
     # d pairs can still be told apart by the linear part of h; one more cannot
     assert abs(smallest_eigenvalue(H.matrix(torch.cat([apart[:4], -apart[:4]]))).item()) < 1e-14
     assert smallest_eigenvalue(H.matrix(torch.cat([apart[:3], -apart[:3]]))).item() > 1e-4

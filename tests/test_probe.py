@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from probe_blobs import TIGHT, blobs, codes, same_choice, same_model
 from squareloss import NTKClassifier, SquareLossClassifier, _selection
-from squareloss._selection import fit_curve
+from squareloss._selection import Curve, fit_curve
 from squareloss.calibrators import Temperature
 from squareloss.codings import Simplex
 from squareloss.probe import RandomFeatures, RidgeProbe
@@ -167,6 +167,14 @@ def test_the_bend_is_no_more_than_keeps_the_map_increasing_for_eta_in_0_1(bend, 
     assert curve.bend / curve.slope == pytest.approx(kept)
 
 
+@pytest.mark.parametrize("bend", [4.5, -9.0])
+def test_the_map_is_its_parabola_up_to_nine_tenths_of_the_way_to_the_vertex(bend):
+    turn = 0.9 * 6 / (2 * bend)
+    u = torch.linspace(*((-1, turn) if bend > 0 else (turn, 1)), 40, dtype=torch.float64).view(10, 4)
+    curve = Curve(6.0, bend, torch.zeros(4, dtype=torch.float64), None)
+    torch.testing.assert_close(curve.probabilities(4 * u), torch.softmax(6 * u - bend * u**2, 1))
+
+
 def test_weights_count_in_the_probability_map():
     u = torch.randn(2000, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     labels, frequency = drawn(3 * u), torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
@@ -208,16 +216,33 @@ def test_probabilities_keep_the_order_of_the_scores_everywhere():
         assert (log_odds.diff() > 0).all()
 
 
-def test_probabilities_of_many_samples_rest_on_every_so_many(monkeypatch):
-    x, y = blobs(3000, 5, 3)
+@pytest.mark.parametrize("samples", [200, 15])  # more than features, and fewer
+def test_a_constant_feature_changes_nothing(samples):
+    x, y = blobs(samples, 20, 3)
+    s = np.random.default_rng(0).uniform(0.1, 3, samples)
+    for value in (0.1, 1e6 / 3):  # their means are off by rounding, which is no spread
+        beside = np.c_[x, np.full(samples, value)]
+        plain, probe = RidgeProbe([1.0]).fit(x, y, s), RidgeProbe([1.0]).fit(beside, y, s)
+        np.testing.assert_allclose(probe.decision_function(beside + 1e-3), plain.decision_function(x + 1e-3), atol=1e-6)
+
+
+def test_features_that_say_nothing_leave_the_class_frequencies():
+    y = np.arange(40) % 4 // 3  # three to one
+    probe = RidgeProbe().fit(np.ones((40, 2)), y)
+    np.testing.assert_allclose(probe.predict_proba(np.ones((1, 2))), [[0.75, 0.25]], atol=0.03)
+
+
+@pytest.mark.parametrize(("samples", "features"), [(3000, 5), (60, 80)])
+def test_probabilities_of_many_samples_rest_on_every_so_many(monkeypatch, samples, features):
+    x, y = blobs(samples, features, 3)
     whole = RidgeProbe().fit(x, y)
-    monkeypatch.setattr(_selection, "CALIBRATION", 3000)  # 9000 scores: every third sample
+    monkeypatch.setattr(_selection, "CALIBRATION", samples)  # of three scores each: every third sample
     thinned = RidgeProbe().fit(x, y)
     same_model(thinned, whole)
     assert thinned.path_ == whole.path_
     third = whole.leave_one_out(x, y) - whole.shift_
-    some, ones = np.arange(0, 3000, 3), torch.ones(1000, dtype=torch.float64)
-    frequency = torch.from_numpy(np.bincount(y) / 3000)
+    some, ones = np.arange(0, samples, 3), torch.ones(samples // 3, dtype=torch.float64)
+    frequency = torch.from_numpy(np.bincount(y) / samples)
     curve = fit_curve(torch.from_numpy(third[some]), torch.from_numpy(y[some]), ones, frequency)
     assert thinned.temperature_ == pytest.approx(3 / curve.slope, rel=1e-6)
     assert thinned.temperature_ != pytest.approx(whole.temperature_, rel=1e-6)
@@ -253,6 +278,8 @@ def test_tensors_in_tensors_out():
         assert isinstance(answer, torch.Tensor)
         np.testing.assert_allclose(answer.numpy(), getattr(arrays, name)(x), atol=1e-10)
     assert isinstance(tensors.predict(x), np.ndarray)
+    named = RidgeProbe().fit(torch.from_numpy(x), np.array(["a", "b", "c"])[y])
+    assert set(named.predict(torch.from_numpy(x))) <= {"a", "b", "c"}  # names have no tensor
     piped = make_pipeline(RandomFeatures(20), RidgeProbe()).fit(inputs, torch.from_numpy(y))
     assert isinstance(piped.predict_proba(inputs), torch.Tensor)
     half = RidgeProbe([1.0]).fit(inputs.bfloat16(), torch.from_numpy(y))
@@ -283,6 +310,8 @@ def test_bad_input_is_refused():
         RidgeProbe().fit(x[:1], y[:1])
     with pytest.raises(ValueError, match="at least 2 samples"):
         RidgeProbe().partial_fit(x[:1], y[:1], classes=[0, 1, 2]).predict(x)
+    with pytest.raises(ValueError, match="at least 2 samples and a positive sum of weights, got n_samples = 1, sum 2"):
+        RidgeProbe().fit(x[:3], y[:3], [2.0, 0.0, 0.0])
     with pytest.raises(ValueError, match="two classes or more, got one class: \\[0\\]"):
         RidgeProbe().fit(x, np.zeros(30, int))
     for bad in (nan, torch.from_numpy(nan)):

@@ -68,6 +68,22 @@ def test_leave_one_out_of_a_fit_that_interpolates(how, intercept):
         probe.leave_one_out(x.astype(np.float32), y, s)
 
 
+@pytest.mark.parametrize(("samples", "intercept"), [(21, True), (20, True), (20, False)])
+def test_leave_one_out_of_a_fit_that_just_interpolates(samples, intercept):
+    """As many samples as there are coefficients and an intercept: by products of samples still."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((samples, 20)), np.arange(samples) % 3
+    options = {"scale_features": False, "fit_intercept": intercept}
+    at_once, parts = RidgeProbe(1e-10, **options).fit(x, y), RidgeProbe(1e-10, **options).partial_fit(x[:9], y[:9])
+    refits = np.zeros((samples, 3))
+    for i in range(samples):
+        rest = np.arange(samples) != i
+        ridge = Ridge(alpha=1e-10, fit_intercept=intercept, solver="svd").fit(x[rest], codes(y[rest], 3))
+        refits[i] = ridge.predict(x[i : i + 1])[0]
+    for probe in (at_once, parts.partial_fit(x[9:], y[9:])):
+        np.testing.assert_allclose(probe.leave_one_out(x, y) - probe.shift_, refits, rtol=1e-6, atol=1e-6)
+
+
 def test_leave_one_out_of_a_wide_fit_is_computed_once(monkeypatch):
     x, y = blobs(40, 90)
     sets = np.stack([y, y % 2], 1)

@@ -73,7 +73,13 @@ def test_forgetting_is_never_having_seen():
 
 def test_forgetting_one_sample_of_a_wide_fit():
     x, y = blobs(20, 30)
-    same_model(RidgeProbe([1.0]).fit(x, y).forget(x[3:4], y[3:4]), RidgeProbe([1.0]).fit(np.delete(x, 3, 0), np.delete(y, 3)))
+    x[3, 0] = 0.0
+    gone = np.where(x[3:4] == 0, -0.0, x[3:4])  # the same number
+    for lam in (1.0, 1e-12):  # so small that only products of samples, not sums, still tell what leaving one out does
+        probe = RidgeProbe([lam]).fit(x, y).forget(gone, y[3:4])
+        never = RidgeProbe([lam]).fit(np.delete(x, 3, 0), np.delete(y, 3))
+        same_model(probe, never)
+        same_choice(probe, never)
 
 
 def test_new_classes():
@@ -122,6 +128,8 @@ def test_a_class_without_samples_yet():
     p = probe.predict_proba(x)
     assert p.shape == (100, 3)
     assert p[:, 2].max() < p[:, :2].max(1).min()
+    few = [RidgeProbe([c]).partial_fit(x[:4], y[:4], [0, 1, 2], c * np.arange(1.0, 5)).shift_ for c in (1.0, 100.0)]
+    np.testing.assert_allclose(few[0], few[1], rtol=1e-6)  # fewer samples than features; only ratios of weights matter
 
 
 def test_label_sets_share_one_fit():
@@ -150,6 +158,18 @@ def test_label_sets_share_one_fit():
     assert alone.score(x, sets[:, 2]) == accuracy_score(sets[:, 2], alone.predict(x))
     with pytest.raises(ValueError, match="expected 3 label sets, got 2 columns"):
         probe.score(x, sets[:, :2])
+
+
+def test_classes_of_several_label_sets_are_named_one_by_one():
+    x, y = blobs(60, 5)
+    both = np.stack([y, y % 2], 1)
+    whole = RidgeProbe([1.0]).fit(x, both)
+    stream = RidgeProbe([1.0]).partial_fit(x[:4], both[:4], classes=[[0, 1, 2], [1, 0]]).partial_fit(x[4:], both[4:])
+    assert [c.tolist() for c in stream.classes_] == [[0, 1, 2], [0, 1]]
+    for ours, theirs in zip(stream.coef_, whole.coef_, strict=True):
+        np.testing.assert_allclose(ours, theirs, **TIGHT)
+    with pytest.raises(ValueError, match="expected classes for 2 label sets"):
+        RidgeProbe([1.0]).partial_fit(x, both, classes=[[0, 1, 2]])
 
 
 def test_chunks_and_memmaps_are_one_fit(tmp_path):
@@ -292,6 +312,22 @@ def test_the_samples_kept_are_uniform_after_forgetting(monkeypatch, late):
     assert left.var() == pytest.approx(left.mean() * (1 - left.mean() / runs), rel=0.25)  # each on its own terms
 
 
+def test_as_many_as_left_make_the_samples_kept_complete_again(monkeypatch):
+    monkeypatch.setattr(_moments, "RESERVOIR", 50)
+    x = torch.arange(300.0, dtype=torch.float64).unsqueeze(1)
+    labels, weight = torch.zeros(len(x), 1, dtype=torch.long), torch.ones(len(x), dtype=torch.float64)
+    for seed in range(5):
+        reservoir = _moments.Reservoir(seed)
+        reservoir.add(x[:200], labels[:200], weight[:200])
+        reservoir.discard(x[:100], labels[:100], weight[:100])
+        for first in range(200, 300, 20):
+            assert len(reservoir) < 50
+            part = slice(first, first + 20)
+            reservoir.add(x[part], labels[part], weight[part])
+        assert (len(reservoir), reservoir.seen, reservoir.gone_kept, reservoir.gone_other) == (50, 200, 0, 0)
+        assert not reservoir.whole
+
+
 def test_forgetting_all_samples_that_were_kept(monkeypatch):
     monkeypatch.setattr(_moments, "RESERVOIR", 50)
     x, y = blobs(500, 4)
@@ -331,10 +367,11 @@ def test_a_stream_longer_than_what_is_kept_with_fewer_samples_than_features(monk
         same_model(RidgeProbe(1e-12).partial_fit(x, y), RidgeProbe(1e-12).fit(x, y))
 
 
-def test_forgetting_one_of_two_equal_samples_of_other_weights():
+@pytest.mark.parametrize("differ", ["weights", "labels"])
+def test_forgetting_one_of_two_samples_of_equal_features(differ):
     x, y = blobs(20, 30)
-    x[1], y[1] = x[0], y[0]
-    s = np.linspace(1, 3, 20)
+    x[1], y[1] = x[0], y[0] if differ == "weights" else (y[0] + 1) % 3
+    s = np.linspace(1, 3, 20) if differ == "weights" else np.ones(20)
     for gone in (0, 1):
         rest = np.arange(20) != gone
         probe = RidgeProbe([1.0]).fit(x, y, s).forget(x[gone : gone + 1], y[gone : gone + 1], s[gone : gone + 1])

@@ -130,6 +130,26 @@ def test_what_is_written_is_read_back(tmp_path):
     assert content["format"] == 1 and os.path.sep not in content["command"].split()[0]
 
 
+def test_names_of_studies_and_of_tensors_are_checked(tmp_path):
+    store = Store(tmp_path / "new" / "results")
+    with pytest.raises(ValueError, match="expected a study's name"):
+        store.write("../elsewhere", Result(JOB, {}))
+    with pytest.raises(ValueError, match="ends in .safetensors for an artefact of tensors, got 'model.pt'"):
+        store.write("study", Result(JOB, {}, artefacts={"model.pt": {"w": torch.zeros(2)}}))
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_what_took_long_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
+    synced, store = [], Store(tmp_path)
+    monkeypatch.setattr(os, "fsync", synced.append)
+    store.write("study", Result(JOB, {}, seconds=0.05))
+    assert not synced
+    store.write("study", Result(JOB, {}, seconds=0.2, artefacts={"log.txt": b"abc"}))
+    assert len(synced) == 2  # the artefact and the record
+    path = store.write_log("study", JOB, "why it failed")
+    assert path.read_text() == "why it failed"
+
+
 def test_a_checkout_gives_its_commit():
     from squareloss.lab.runs import facts
 

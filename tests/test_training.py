@@ -74,8 +74,12 @@ def test_an_epoch_takes_each_sample_once_and_differs_between_epochs_and_seeds():
     larger = batches.reordered(16, 3)
     assert (batches.steps, batches.batch_size) == (4, 10) and larger.steps == 2
     assert torch.equal(larger.epoch(1).sample.flatten(), batches.epoch(1).sample.flatten()[:32])
+    assert batches.reordered(40, 3).epoch(0).sample.shape == (1, 40)
     with pytest.raises(ValueError, match="batch_size <= 40"):
         batches.reordered(41, 3)
+    rows = batches.epoch(0)
+    for ours, theirs in zip(rows.step(torch.tensor([2])), rows.step(2), strict=True):  # the step as a tensor, for a GPU
+        assert torch.equal(ours, theirs)
     assert 0.3 < batches.epoch(0).flip.double().mean() < 0.7
 
 
@@ -155,6 +159,8 @@ def test_schedules():
 def test_recipes_are_checked_and_the_papers_is_the_papers():
     paper, other = RECIPES["paper"], RECIPES["paper_128"]
     assert (paper.epochs, paper.batch_size, paper.lr, paper.momentum, paper.weight_decay) == (200, 32, 0.01, 0.9, 5e-4)
+    assert (paper.optimiser, paper.schedule, paper.step_size, paper.gamma) == ("sgd", "step", 50, 0.1)
+    assert paper.augment and not (paper.nesterov or paper.warmup or paper.mixup or paper.adversary)
     assert dataclasses.replace(paper, batch_size=128, lr=0.1) == other
     for name in ("optimiser", "schedule", "precision"):
         with pytest.raises(ValueError, match=f"Unknown {name} 'none'"):
@@ -162,6 +168,7 @@ def test_recipes_are_checked_and_the_papers_is_the_papers():
     for name in ("epochs", "batch_size", "lr"):
         with pytest.raises(ValueError, match=f"expected {name} > 0, got 0"):
             dataclasses.replace(paper, **{name: 0})
+    assert Adversary(steps=7) == Adversary(7, eps=8 / 255, step_size=2 / 255)
 
 
 def test_a_loss_that_is_not_finite_stops_with_step_and_advice():

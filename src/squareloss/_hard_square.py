@@ -92,14 +92,14 @@ class HardSquare(torch.autograd.Function):
                 gradient = _gradient(wide(outputs), index, on, q, factor / count)
             else:
                 gradient = _slopes(wide(outputs), index, q) * (grad / count)
-            return _narrow(gradient, outputs), None, None, None
+            return gradient, None, None, None  # autograd casts it to the dtype of the outputs
         outputs, labels, weight, mass = saved
         if first_order and (kernels := _kernels(outputs)):
             return kernels.backward(outputs, labels, weight, ignore_index, mean, q, grad, mass), None, None, None
         rows = _row_weights(labels, weight, ignore_index, mass.dtype)
         rows = torch.where(rows == 0, 0.0, rows * (grad / mass if mean else grad))  # all ignored: 0, not 0 x infinity
         slopes = _slopes(wide(outputs), _index(labels, ignore_index), q)
-        return _narrow(slopes * rows.unsqueeze(1), outputs), None, None, None
+        return slopes * rows.unsqueeze(1), None, None, None
 
 
 # torch's own wrapper around this method serves `torch.func` alone, and takes as long as two operations
@@ -189,10 +189,6 @@ def _row_weights(labels: Tensor, weight: Tensor | None, ignore_index: int, dtype
 def _index(labels: Tensor, ignore_index: int) -> Tensor:
     """The labels as an index (N, 1, ...) into the class axis, 0 where they are ignored."""
     return labels.masked_fill(labels == ignore_index, 0).unsqueeze(1)
-
-
-def _narrow(gradient: Tensor, outputs: Tensor) -> Tensor:
-    return gradient if gradient.dtype == outputs.dtype else gradient.to(outputs.dtype)
 
 
 @functools.cache

@@ -236,15 +236,15 @@ def fit_curve(
     *,
     progress: bool = False,
 ) -> Curve:
-    """The most likely probability map of scores (n, K) with labels (n,) and weights (n,).
+    """The most likely probability map of scores (n, K) with labels (n,) and weights (n,), all positive.
 
     As Platt did, one sample's worth of probability is spread over the K classes, so that perfect scores do not make it
-    infinitely sure; samples of weight 0 do not count. The bend keeps the map increasing for eta in [0, 1]. Without
+    infinitely sure. The bend keeps the map increasing for eta in [0, 1]. Without
     frequencies (K,) nothing is bent or shifted. Its `progress` is an estimate: by the passes that such fits usually take.
     """
     k = scores.shape[1]
     u = scores / k
-    count = int((weight > 0).sum())
+    count = len(scores)
     spread = 1 / (count + 1)
     target = torch.full_like(u, spread / k)
     target.scatter_add_(1, labels.unsqueeze(1), torch.full_like(u[:, :1], 1 - spread))

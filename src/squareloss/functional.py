@@ -213,7 +213,7 @@ def _expectation(losses: Tensor, target: Tensor, options: _Options) -> Tensor:
     if target.is_floating_point():
         q = target.to(losses.dtype) * (1 - smoothing) + smoothing / num_classes
         loss = (q * losses).sum(1)
-        mass = torch.full((), loss.numel(), dtype=loss.dtype, device=loss.device)
+        mass: Tensor | int = loss.numel()
     else:
         valid = target != options.ignore_index
         index = target.masked_fill(~valid, 0)

@@ -275,12 +275,12 @@ def _threshold(values: Tensor) -> Tensor:
 
 
 def _eigen_beside(direction: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The n - 1 eigenpairs of a matrix (n, n) that are orthogonal to `direction`, a unit eigenvector of value 0.
+    """The n - 1 eigenpairs of a matrix (n, n) that are orthogonal to `direction`, a positive unit eigenvector of value 0.
 
     A reflection takes the direction to the first axis, which is then cut off: so no eigenvector is mixed with it.
     """
     mirror = direction.clone()
-    mirror[0] += 1.0 if mirror[0] >= 0 else -1.0
+    mirror[0] += 1.0  # away from 0
     mirror = mirror * (2 / mirror.square().sum()).sqrt()
     matrix = matrix - torch.outer(matrix @ mirror, mirror)
     matrix = matrix - torch.outer(mirror, mirror @ matrix)

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from squareloss import simplex
 from squareloss.calibrators._held_out import check_classes, fitted, read, warn
-from squareloss.calibrators.temperature import best_slope, slopes
+from squareloss.calibrators.temperature import RANGE, best_slope, spread
 
 
 class Affine:
@@ -31,13 +31,14 @@ class Affine:
     def fit(self, scores: Tensor, labels: Tensor) -> Self:
         """Find a and b for held-out scores (N, K) and labels (N,)."""
         scores, labels = read(scores, labels)
-        low, high = slopes(scores)
-        parameters = torch.zeros(scores.shape[1] + 1, dtype=torch.float64, device=scores.device)  # a, b
-        parameters[0] = best_slope(scores, labels, low, high)
-        parameters = _newton(scores, labels, parameters, low, high)
-        if not low < float(parameters[0]) < high:
+        size = spread(scores)
+        scores = scores / size
+        parameters = torch.zeros(scores.shape[1] + 1, dtype=torch.float64, device=scores.device)  # a size, b
+        parameters[0] = best_slope(scores, labels)
+        parameters = _newton(scores, labels, parameters)
+        if not 1 / RANGE < float(parameters[0]) < RANGE:
             warn("the held-out samples leave the slope without an optimum", "outermost")
-        self.slope_, self.bias_ = float(parameters[0]), parameters[1:] - parameters[1:].mean()
+        self.slope_, self.bias_ = float(parameters[0]) / size, parameters[1:] - parameters[1:].mean()
         return self
 
     def transform(self, scores: Tensor) -> Tensor:
@@ -57,19 +58,19 @@ class Affine:
         return cls(state["slope"], torch.tensor(state["bias"], dtype=torch.float64))
 
 
-def _newton(scores: Tensor, labels: Tensor, parameters: Tensor, low: float, high: float) -> Tensor:
-    """Newton's method with backtracking on (a, b), a kept in [low, high]."""
+def _newton(scores: Tensor, labels: Tensor, parameters: Tensor) -> Tensor:
+    """Newton's method with backtracking on (a, b), a kept in [1 / RANGE, RANGE]."""
     value = _affine_loss(scores, labels, parameters)
     for _ in range(100):
         gradient, hessian = _affine_derivatives(scores, labels, parameters)
         slope, pull = float(parameters[0]), float(gradient[0])
-        if (slope <= low and pull >= 0) or (slope >= high and pull <= 0):  # held at its bound
+        if (slope <= 1 / RANGE and pull >= 0) or (slope >= RANGE and pull <= 0):  # held at its bound
             gradient[0], hessian[0, 1:], hessian[1:, 0], hessian[0, 0] = 0.0, 0.0, 0.0, 1.0
         direction = torch.linalg.solve(hessian, gradient)
         decrement, size = float(gradient @ direction), 1.0
         while decrement > 1e-15 and size > 1e-8:
             trial = parameters - size * direction
-            trial[0] = trial[0].clamp(low, high)
+            trial[0] = trial[0].clamp(1 / RANGE, RANGE)
             trial_value = _affine_loss(scores, labels, trial)
             if trial_value <= value - 1e-4 * size * decrement:
                 break

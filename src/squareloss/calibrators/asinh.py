@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from squareloss import simplex
 from squareloss.calibrators._held_out import fitted, read, read_weight
-from squareloss.calibrators.temperature import RANGE, best_slope, slopes
+from squareloss.calibrators.temperature import best_slope, spread
 
 WIDTHS = (0.01, 0.1, 1.0, 10.0)  # of the spread: where the search for w begins
 
@@ -66,11 +66,11 @@ class Asinh:
             floor: find e as well, under the firmer prior.
         """
         scores, labels = read(scores, labels)
-        spread = 1 / (RANGE * slopes(scores)[0])
-        scaled = (scores - scores.mean(1, keepdim=True)) / spread
+        size = spread(scores)
+        scaled = (scores - scores.mean(1, keepdim=True)) / size
         held = HeldOut(scaled, labels, read_weight(weight, scores), self._offset(scores))
         best = (_search_with_floor if floor else _search)(held)
-        self.slope_, self.centre_, self.width_ = math.exp(best[0]), spread * float(best[1]), spread * math.exp(best[2])
+        self.slope_, self.centre_, self.width_ = math.exp(best[0]), size * float(best[1]), size * math.exp(best[2])
         self.floor_ = 1 / (1 + math.exp(-best[3])) if floor else 0.0
         return self
 
@@ -145,7 +145,7 @@ def _start(held: HeldOut, centre: float) -> np.ndarray:
     """Where a search begins: a centre, the best of four widths, and the slope that is best with them."""
     starts = []
     for width in WIDTHS:
-        slope = best_slope(torch.asinh((held.scores - centre) / width), held.labels, 1 / RANGE, RANGE)
+        slope = best_slope(torch.asinh((held.scores - centre) / width), held.labels)
         starts.append(np.array([math.log(slope), centre, math.log(width)]))
     return min(starts, key=lambda at: _asinh_loss(at, held, WEAK)[0])
 

@@ -35,13 +35,13 @@ class Temperature:
     def fit(self, scores: Tensor, labels: Tensor) -> Self:
         """Find T for held-out scores (N, K) and labels (N,)."""
         scores, labels = read(scores, labels)
-        low, high = slopes(scores)
-        slope = best_slope(scores, labels, low, high)
-        if slope >= high:
+        size = spread(scores)
+        slope = best_slope(scores / size, labels)
+        if slope >= RANGE:
             warn("every held-out sample is classified right: no temperature is too small", "smallest")
-        elif slope <= low:
+        elif slope <= 1 / RANGE:
             warn("the held-out scores say nothing about the labels: no temperature is too large", "largest")
-        self.temperature_ = 1 / slope
+        self.temperature_ = size / slope
         return self
 
     def transform(self, scores: Tensor) -> Tensor:
@@ -59,24 +59,22 @@ class Temperature:
         return cls(state["temperature"])
 
 
-def slopes(scores: Tensor) -> tuple[float, float]:
-    """The range in which slopes are sought, from the spread of the scores."""
+def spread(scores: Tensor) -> float:
+    """The root mean square of scores (N, K) about their sample's mean."""
     centred = scores - scores.mean(1, keepdim=True)
     largest = float(centred.abs().max())
     if largest == 0:
         raise ValueError("expected scores that differ between classes, got only equal ones: there is nothing to calibrate")
-    spread = largest * float((centred / largest).square().mean().sqrt())  # no square overflows
-    return 1 / (RANGE * spread), RANGE / spread
+    return largest * float((centred / largest).square().mean().sqrt())  # no square overflows
 
 
-def best_slope(scores: Tensor, labels: Tensor, low: float, high: float) -> float:
-    """argmin over slopes in [low, high] of the mean negative log likelihood of softmax(slope scores)."""
-    if _slope_derivatives(scores, labels, low)[0] >= 0:
-        return low
-    if _slope_derivatives(scores, labels, high)[0] <= 0:
-        return high
-    left, right = math.log(low), math.log(high)
-    where = min(max(0.0, left), right)  # slope one, if it can be
+def best_slope(scores: Tensor, labels: Tensor) -> float:
+    """argmin over slopes in [1 / RANGE, RANGE] of the mean negative log likelihood of softmax(slope scores)."""
+    if _slope_derivatives(scores, labels, 1 / RANGE)[0] >= 0:
+        return 1 / RANGE
+    if _slope_derivatives(scores, labels, RANGE)[0] <= 0:
+        return RANGE
+    left, right, where = -math.log(RANGE), math.log(RANGE), 0.0
     for _ in range(100):
         first, second = _slope_derivatives(scores, labels, math.exp(where))
         left, right = (where, right) if first < 0 else (left, where)

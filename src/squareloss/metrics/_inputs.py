@@ -54,7 +54,7 @@ class Predictions:
     @cached_property
     def residual(self) -> Tensor:
         """confidence - correct: (N,), float64."""
-        return self.confidence.double() - self.correct
+        return self.confidence - self.correct
 
     @cached_property
     def true_class(self) -> Tensor:

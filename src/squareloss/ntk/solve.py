@@ -163,11 +163,12 @@ class Spectral:
 
     def leave_one_out(self, mu: float) -> Tensor:
         """What the fit without sample i predicts for it, in the shape of y."""
-        return self.eigen.leave_one_out(mu).view(self.shape)
+        return self.leave_one_out_path([mu])[0]
 
     def leave_one_out_path(self, mus: Sequence[float]) -> list[Tensor]:
         """`leave_one_out` at every mu: several at once, in half the memory of H; the vectors are squared once for them."""
         for mu in mus:
+            _checks.penalty("mu", mu)
             self.eigen.check_regular(mu)
         group = max(1, len(self.points) // (2 * self.eigen.targets.shape[1]))
         parts = [self.eigen.leave_one_out_path(mus[first : first + group]) for first in range(0, len(mus), group)]
