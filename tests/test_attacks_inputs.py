@@ -157,6 +157,22 @@ def test_a_gradient_that_another_try_has_is_not_called_zero(net, points, tmp_pat
     assert attacks.autoattack(model, x, y, 0.01, attacks=["apgd-ce", "apgd-dlr"]).notes == []
 
 
+def test_points_that_came_to_the_bottom_are_not_said_to_have_stood_still():
+    def scores(x):  # the margin falls to 1 and no further: these points do stand
+        return torch.stack([1 + torch.relu(x[:, 0] - 0.4), *torch.tensor([0.0, -1.0, -2.0]).unsqueeze(1).expand(3, len(x))], 1)
+
+    x, y = torch.full((20, 3), 0.5), torch.zeros(20, dtype=torch.int64)
+    for attack in (attacks.pgd, attacks.apgd):  # nearly all of the starts are on the slope
+        result = attack(Gives(scores).eval(), x, y, 0.11, restarts=3, loss="margin")
+        assert result.robust_accuracy == 1 and result.notes == []
+
+
+def test_gradients_of_a_surrogate_say_nothing_of_the_model(net, points):
+    model = nn.Sequential(net, Rounded()).eval()
+    with pytest.warns(UserWarning, match="exactly zero for"):
+        attacks.worst_case(model, *points, 0.01, surrogate=net, report=False)
+
+
 class Rounded(nn.Module):
     def forward(self, f):
         return f.round() + 0 * f

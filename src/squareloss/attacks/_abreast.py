@@ -37,8 +37,8 @@ def lanes(state: State) -> int:
     return state[f"{_LANE}margin"].shape[1] if f"{_LANE}margin" in state else 1
 
 
-def last_gradient(state: State) -> Tensor | None:
-    """The gradients that the next steps would go along, (n, ...), of all rounds a state is of; None if it has none."""
+def gradients(state: State) -> Tensor | None:
+    """What the next steps would go along, (n, ...), of all rounds a state is of; None if it has none."""
     return state.get(f"{_LANE}gradient", state.get("gradient"))
 
 

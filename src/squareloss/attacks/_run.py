@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss.attacks import _save
-from squareloss.attacks._abreast import abreast, lanes, last_gradient
+from squareloss.attacks._abreast import abreast, gradients, lanes
 from squareloss.attacks._common import (
     batches,
     check_inputs,
@@ -37,8 +37,9 @@ SAVE_SECONDS = 20.0  # between saves
 _ROUNDING = 1e-3  # of the largest score: float32 scores of a point differ by less between batches, whatever the algorithms
 _PASS = 256  # points times rounds that run at once
 _STUCK = (
-    "the gradient was exactly zero for {} of the {} points that stand: no step could move them, which is no robustness. Does "
-    "the model round, clip or saturate? Try loss='margin', a smaller scale=, or square_attack, which needs no gradient"
+    "the gradient was exactly zero for {} of the {} points that stand: no step along it could move them, which is no robustness. "
+    "Does the model round, clip or saturate? What may break them: pgd or apgd with loss='margin' or a smaller scale=, or "
+    "square_attack, which needs no gradient"
 )
 _WAVE_BYTES = 1 << 28  # of one image-shaped tensor: larger evaluations run in waves
 
@@ -132,6 +133,7 @@ class Evaluation:
         if self.state is None:
             self.state, self.step = self._fresh(ids), 0
             this.start(self.problem, self.state)
+            self._book_slope(self.state)
             self._settle(this)
         every = this.every if self.problem.network.cuda else 1
         while self.step < this.steps and len(self.state["id"]):
@@ -228,9 +230,13 @@ class Evaluation:
         assert state is not None
         if "closest" in state and len(state["id"]):
             self._confirm(this, torch.arange(len(state["id"]), device=state["id"].device), state["closest"])
-        if (gradient := last_gradient(state)) is not None and len(gradient):
-            self.ledger.climbed(state["id"].to(self.x.device), gradient.flatten(1).abs().amax(1))
+        self._book_slope(state)
         self._leave(this, torch.arange(len(state["id"]), device=state["id"].device))
+
+    def _book_slope(self, state: State) -> None:
+        """How large the gradients are, at the beginning and the end of a try: a point that the first does not move stays there."""
+        if (found := gradients(state)) is not None and len(found):
+            self.ledger.climbed(state["id"].to(self.x.device), found.flatten(1).abs().amax(1))
 
     def _last_look(self) -> None:
         """Every example found lies in the ball and the box and fools the model; anything else is a bug and must not pass."""

@@ -107,7 +107,7 @@ class Ledger:
             "norm": torch.zeros(n, device=device),
             "forwards": torch.zeros(n, dtype=torch.int64, device=device),
             "backwards": torch.zeros(n, dtype=torch.int64, device=device),
-            "slope": torch.full((n,), -1.0, device=device),  # the largest gradient at the end of a try; -1 before any
+            "slope": torch.full((n,), -1.0, device=device),  # the largest gradient seen; -1 before any
         }
 
     def standing(self, ids: Tensor | None = None) -> Tensor:
@@ -121,12 +121,12 @@ class Ledger:
         self.tensors["by"][ids] = -2
 
     def climbed(self, ids: Tensor, slope: Tensor) -> None:
-        """A try at those points is over, with gradients as large as that."""
+        """A try at those points begins or ends with gradients as large as that."""
         seen = self.tensors["slope"]
         seen[ids] = torch.maximum(seen[ids], slope.to(seen))
 
     def stuck(self) -> Tensor:
-        """The indices of unbroken points whose gradient was exactly zero at the end of every try that goes along one."""
+        """The indices of unbroken points whose gradient was exactly zero in every try that goes along one."""
         return (~self.tensors["broken"] & (self.tensors["slope"] == 0)).nonzero().squeeze(1)
 
     def spend(self, ids: Tensor, forwards: int, backwards: int = 0) -> None:

@@ -149,6 +149,7 @@ class TransferRound(Climbing):
 
     def step(self, problem: Problem, state: State, i: int) -> None:
         """A step on the other network, a look at this one."""
+        state["gradient"] = state.pop("gradient elsewhere")
         self._inner().step(self._elsewhere(problem), state, i)
         self._look(problem, state)
 
@@ -160,6 +161,7 @@ class TransferRound(Climbing):
 
     def _look(self, problem: Problem, state: State) -> None:
         state["margin"] = relative_margin(problem.network.scores(state["tried"]), state["y"])
+        state["gradient elsewhere"] = state.pop("gradient")  # it says nothing of this network
 
 
 @dataclass(frozen=True, eq=False)
