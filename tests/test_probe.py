@@ -232,6 +232,14 @@ def test_features_that_say_nothing_leave_the_class_frequencies():
     np.testing.assert_allclose(probe.predict_proba(np.ones((1, 2))), [[0.75, 0.25]], atol=0.03)
 
 
+@pytest.mark.parametrize("shares", [[0.9, 0.1], [0.5, 0.3, 0.2], [0.5, 0.5, 0.0]])
+def test_noise_leaves_the_class_frequencies(shares):
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(3000, 12)), rng.choice(len(shares), 3000, p=shares)
+    p = RidgeProbe().partial_fit(x, y, classes=np.arange(len(shares))).predict_proba(x)
+    np.testing.assert_allclose(p, np.broadcast_to(shares, p.shape), atol=0.05)
+
+
 @pytest.mark.parametrize(("samples", "features"), [(3000, 5), (60, 80)])
 def test_probabilities_of_many_samples_rest_on_every_so_many(monkeypatch, samples, features):
     x, y = blobs(samples, features, 3)

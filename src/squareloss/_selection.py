@@ -239,8 +239,8 @@ def fit_curve(
     """The most likely probability map of scores (n, K) with labels (n,) and weights (n,), all positive.
 
     As Platt did, one sample's worth of probability is spread over the K classes, so that perfect scores do not make it
-    infinitely sure. The bend keeps the map increasing for eta in [0, 1]. Without
-    frequencies (K,) nothing is bent or shifted. Its `progress` is an estimate: by the passes that such fits usually take.
+    infinitely sure. The bend keeps the map increasing for eta in [0, 1]. Without frequencies (K,) nothing is bent or shifted.
+    Its `progress` is an estimate: by the passes that such fits usually take.
     """
     k = scores.shape[1]
     u = scores / k
@@ -260,7 +260,8 @@ def fit_curve(
             u = u + shift
             slope, bend = _newton([u, -u.square()], target, share, offset, [slope, bend], passes)
             ratio = min(max(bend / slope, -k / 2), k / (2 * (k - 1))) if slope > 0 else 0.0
-    (slope,) = _newton([u - ratio * u.square()], target, share, offset, [slope], passes)
+    start = max(slope, 0.0)  # from far below, as of left-out scores that point away, the steps would not come back
+    (slope,) = _newton([u - ratio * u.square()], target, share, offset, [start], passes)
     passes.line.close()
     slope = max(slope, 1e-3)  # scores that say nothing: nearly uniform, or the inverse class weights
     return Curve(slope, ratio * slope, shift, offset)
