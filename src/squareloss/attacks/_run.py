@@ -37,9 +37,9 @@ SAVE_SECONDS = 20.0  # between saves
 _ROUNDING = 1e-3  # of the largest score: float32 scores of a point differ by less between batches, whatever the algorithms
 _PASS = 256  # points times rounds that run at once
 _STUCK = (
-    "the gradient was exactly zero for {} of the {} points that stand: no step along it could move them, which is no robustness. "
-    "Does the model round, clip or saturate? What may break them: pgd or apgd with loss='margin' or a smaller scale=, or "
-    "square_attack, which needs no gradient"
+    "the gradient was exactly zero for {} of the {} points that stand: no step along it could move them, which is no "
+    "robustness. Does the model round, clip or saturate? What may break them: pgd or apgd with loss='margin' or a smaller "
+    "scale=, or square_attack, which needs no gradient"
 )
 _WAVE_BYTES = 1 << 28  # of one image-shaped tensor: larger evaluations run in waves
 
@@ -234,7 +234,7 @@ class Evaluation:
         self._leave(this, torch.arange(len(state["id"]), device=state["id"].device))
 
     def _book_slope(self, state: State) -> None:
-        """How large the gradients are, at the beginning and the end of a try: a point that the first does not move stays there."""
+        """How large the gradients are, when a try begins and ends: a point that the first one does not move stays there."""
         if (found := gradients(state)) is not None and len(found):
             self.ledger.climbed(state["id"].to(self.x.device), found.flatten(1).abs().amax(1))
 
