@@ -346,7 +346,7 @@ def test_categories_are_bits_until_rows_are_drawn():
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d.%m.%Y %H:%M", "%Y-%m-%dT%H:%M:%SZ"])
 def test_dates_are_refused_with_advice(tmp_path, form, suffix):
-    days = [(datetime.datetime(2024, 2, 1) + datetime.timedelta(i // 2)).strftime(form) for i in range(N)]
+    days = [(datetime.datetime(2024, 2, 1) + datetime.timedelta(i)).strftime(form) for i in range(N)]
     for cells in (days, ["?", "soon", *days[2:]]):
         with pytest.raises(ValueError, match=r"'day': expected .*, got (dates such as '|date|timestamp).* \(year, month,"):
             load(_write(tmp_path / f"d{suffix}", _columns(day=cells)), "label")
@@ -356,6 +356,13 @@ def test_dates_are_refused_with_advice(tmp_path, form, suffix):
 def test_what_is_no_date_stays_a_category(tmp_path, text):
     data = load(_write(tmp_path / "d.parquet", _columns(code=[text, "x"] * (N // 2))), "label")
     assert f"code={text}" in data.features
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_few_dates_may_be_categories(tmp_path, suffix):
+    data = load(_write(tmp_path / f"d{suffix}", _columns(version=["1.2.2024", "1.3.2024"] * (N // 2))), "label")
+    assert {"version=1.2.2024", "version=1.3.2024"} <= set(data.features)
+    assert "column 'version': dates such as '1.2.2024', read as categories" in data.notes
 
 
 def test_categories_most_of_which_come_once_are_told(tmp_path):

@@ -201,7 +201,7 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
     counts = {pair["values"]: pair["counts"] for pair in pc.value_counts(trimmed.drop_null()).to_pylist()}
     marks = [text for text in counts if _mark(text)]
     dates = [text for text in counts if _DATE.fullmatch(text)]
-    if dates and sum(counts[text] for text in dates) >= _MOSTLY * sum(counts[text] for text in counts if text not in marks):
+    if len(dates) > _FEW and sum(counts[text] for text in dates) >= _MOSTLY * sum(counts[t] for t in counts if t not in marks):
         raise ValueError(f"{what}: expected numbers or categories, got dates such as {dates[0]!r}; {_NO_DATE}")
     plain = {text: float(text) for text in counts if _PLAIN.fullmatch(text)}
     strange = [text for text in counts if text not in plain and text not in marks]
@@ -213,6 +213,9 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
         return encoded._replace(notes=[note, *encoded.notes])
     like = [text for text in counts if text in plain or _DRESSED.fullmatch(text)]
     share = sum(counts[text] for text in like) / max(1, sum(counts[text] for text in counts if text not in marks))
+    if dates and len(dates) == len(strange):  # few: they may be versions, or dates that stand for groups
+        encoded = _categorical(column, name, train, what)
+        return encoded._replace(notes=[f"column {name!r}: dates such as {dates[0]!r}, read as categories", *encoded.notes])
     if not strange or (share < _MOSTLY and not (share > 0.5 and len(like) > _FEW)):
         return _categorical(column, name, train, what)
     said = _with_rows(strange, trimmed.to_pylist())
