@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,6 +25,7 @@ from squareloss.lab.report.tables import Table
 from squareloss.lab.report.views import View, view
 from squareloss.lab.runs.store import Record, Store, StoreError, explained, write_atomically
 
+_ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what results of another shape raise
 _NO_SETTING = ("cost", "seeds", "together")  # facts that change no result: how long, how often, how many networks at once
 
 
@@ -50,7 +52,7 @@ class StudyReport:
         """What the study adds of its own."""
         return view(self.records, self.header)
 
-    @property
+    @cached_property
     def tables(self) -> list[Table]:
         """Those with something in them: results, differences, the paper's, the study's own."""
         found = [tables.results(self.rows, self.header)] if self.view.plain else []
@@ -58,7 +60,7 @@ class StudyReport:
         found += [tables.paper(self.rows, self.header), tables.claims(self.rows, self.header), *self.view.tables]
         return [table for table in found if table.rows]
 
-    @property
+    @cached_property
     def details(self) -> list[Table]:
         """Those on how the results came about."""
         found = (tables.rates(self.rows), tables.matrix(self.records, self.header), tables.places(self.records))
@@ -69,29 +71,29 @@ class StudyReport:
         """What the names in a comparison stand for."""
         return words.named(self.header)
 
-    @property
+    @cached_property
     def facts(self) -> list[tuple[str, str]]:
         """Names and values that describe the setting: the header's, and the replications inside a job."""
         counts = sorted({record.spec["replications"] for record in self.records if "replications" in record.spec})
         told = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}" if counts else ""
         return [*self.header.facts, *([("replications", f"{told} in a job")] if told else [])]
 
-    @property
+    @cached_property
     def figures(self) -> list[Figure]:
         """The figures there is something for."""
         return [*figures(self.rows, self.records), *self.view.figures]
 
-    @property
+    @cached_property
     def in_short(self) -> list[str]:
         """The answer."""
         return [*self.view.sentences, *words.in_short(self.rows, self.header)]
 
-    @property
+    @cached_property
     def sentences(self) -> list[str]:
         """Each row against the baseline."""
         return words.summary(self.rows, self.header)
 
-    @property
+    @cached_property
     def cautions(self) -> list[str]:
         """What must be said with it: missing results first."""
         done = {(record.cell, record.seed) for record in self.records}
@@ -102,6 +104,11 @@ class StudyReport:
             count = f"{len(self.others)} result{'s' * (len(self.others) > 1)}"
             lines.append(f"Not shown: {count} of other settings or seeds in this folder, the last of them by: {last.command}")
         return [*lines, *words.cautions(self.rows, self.header)]
+
+    def tell(self) -> None:
+        """Work out all that is shown; raises if the results are not what the study gives."""
+        for name in ("tables", "details", "facts", "figures", "in_short", "sentences", "cautions"):
+            getattr(self, name)
 
     @property
     def commands(self) -> list[str]:
@@ -124,9 +131,33 @@ def of(header: Header, records: Sequence[Record], settings: Sequence[Header] = (
     """What a header asks for, and of a study in pieces the seeds there are besides.
 
     A cell that other `settings` of the study have too may have been run for these: its seeds are shown, and none of the other
-    cells is missed for them.
+    cells is missed for them. A result that even alone can't be shown, since it has something else where a number or a list
+    belongs, is named in a warning and left out.
     """
     kept = asked_for(records, header)
+    try:
+        one = _of(header, kept, settings)
+        one.tell()
+    except _ODD:
+        odd = {record.path: error for record in kept if (error := _oddity(header, record, settings))}
+        if not odd:
+            raise
+        for path, error in odd.items():
+            warnings.warn(f"expected a result of {header.study} in {path}, got another ({error}); it is left out", stacklevel=2)
+        return of(header, [record for record in kept if record.path not in odd], settings)
+    return one
+
+
+def _oddity(header: Header, record: Record, settings: Sequence[Header]) -> str:
+    """Why a result can't be shown even alone; "" if it can."""
+    try:
+        _of(header, [record], settings).tell()
+    except _ODD as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _of(header: Header, kept: Sequence[Record], settings: Sequence[Header]) -> StudyReport:
     if header.in_pieces:
         shared = {cell for other in settings if other.key != header.key for cell in other.hashes.values()}
         seeds = sorted({*header.seeds, *(record.seed for record in kept if record.hash not in shared)})
@@ -148,7 +179,7 @@ def _settings(study: str, store: Store) -> list[StudyReport]:
     if len(found) > 1:
         found = [replace(one, settings=text) for one, text in zip(found, _apart(found), strict=True)]
     others = [record for record in records if record.path not in shown]
-    return [replace(one, others=others) if one is found[0] else one for one in found]
+    return [replace(one, others=others) if others and one is found[0] else one for one in found]
 
 
 def _apart(found: Sequence[StudyReport]) -> list[str]:
