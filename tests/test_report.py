@@ -431,6 +431,13 @@ def test_a_damaged_result_is_left_out_and_named(filled):
     assert len(report.records) == 5 and "1 of 6 jobs have no result yet." in report.cautions
 
 
+def test_names_of_strangers_do_not_reach_the_terminal_as_codes(filled):
+    console = Console(file=io.StringIO(), width=60)
+    introduce(replace(filled[1], title="a\x1b[2Jb", notes=["class '\x9b31m\x07'"]), console)
+    text = console.file.getvalue()
+    assert "a\\x1b[2Jb" in text and "\\x9b31m\\x07" in text and text.replace("\n", "").isprintable()
+
+
 def test_the_report_imports_no_training():
     code = "import sys, squareloss.lab.report.console; print([m for m in sys.modules if m.startswith('squareloss.lab')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

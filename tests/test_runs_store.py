@@ -180,6 +180,7 @@ DAMAGE = {
     "no format": lambda path: path.write_text(path.read_text().replace('"format"', '"forma"')),
     "no date": lambda path: path.write_text(re.sub(r'"date": "[^"]*"', '"date": "<b>"', path.read_text())),
     "deep": lambda path: path.write_text("[" * 100_000),
+    "huge": lambda path: path.write_text(re.sub(r'"x": \d+', f'"x": {"9" * 400}', path.read_text())),
 }
 
 

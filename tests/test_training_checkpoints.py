@@ -49,6 +49,19 @@ def test_ctrl_c_writes_a_checkpoint_in_the_middle_of_an_epoch(tmp_path):
     assert same_weights(again.network, whole.network)
 
 
+def test_a_second_ctrl_c_interrupts_at_once_and_none_leaves_the_handler_as_it_was():
+    before = signal.getsignal(signal.SIGINT)
+    with loop.interruptible() as interrupted:
+        assert signal.getsignal(signal.SIGINT) is not before
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    with loop.interruptible():
+        pass
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 @pytest.mark.parametrize(("name", "code"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 130)])
 def test_a_killed_run_goes_on_to_the_same_weights_bit_for_bit(tmp_path, name, code):
     path = tmp_path / "run.safetensors"

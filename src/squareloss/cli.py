@@ -343,7 +343,9 @@ def _end(failed: int) -> None:
 
 def main() -> None:
     """Run the program; what the user can mend is one line on stderr and status 1, not a traceback."""
-    warnings.formatwarning = lambda message, *_: f"squareloss: {message}\n"
+    from squareloss.lab.names import harmless
+
+    warnings.formatwarning = lambda message, *_: f"squareloss: {harmless(str(message))}\n"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a dash that the terminal does not know is no reason to end
@@ -352,7 +354,7 @@ def main() -> None:
     except (ValueError, OSError, ImportError) as error:
         if isinstance(error, ImportError) and error.name:
             raise  # the interpreter's own, which names a module; those that ask for a package to be installed name none
-        typer.echo(f"squareloss: {error}", err=True)
+        typer.echo(f"squareloss: {harmless(str(error))}", err=True)
         sys.exit(1)
 
 

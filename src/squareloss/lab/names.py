@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from squareloss._checks import nearest
 
-__all__ = ["choose", "nearest"]
+__all__ = ["choose", "harmless", "nearest"]
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
+
+
+def harmless(text: str) -> str:
+    """The same with control characters, by which a name in a stranger's file could write over a terminal, written out."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def choose(kind: str, name: str, available: Iterable[str], also: str = "") -> str:

@@ -9,11 +9,12 @@ from textwrap import wrap
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as _escape
 from rich.padding import Padding
 from rich.table import Column
 from rich.table import Table as RichTable
 
+from squareloss.lab.names import harmless
 from squareloss.lab.report import tables
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.rows import columns_of, one_per_cell
@@ -25,6 +26,11 @@ STYLES = {"better": "green", "worse": "red", "agrees": "green", "differs": "red"
 _GAP = 3  # between the columns of a table
 # rich before 14.3 makes the first and the last column wider by the padding that they do not have
 _EDGE = 1 if tuple(map(int, version("rich").split(".")[:2])) < (14, 3) else 0
+
+
+def escape(text: str) -> str:
+    """A text of anyone's as it is to be seen: neither markup nor control characters."""
+    return _escape(harmless(text))
 
 
 def introduce(header: Header, console: Console) -> None:
@@ -66,7 +72,7 @@ def conclude(report: StudyReport, console: Console) -> None:
 
 
 def _say(text: str, console: Console, style: str = "") -> None:
-    console.print(text, style=style, markup=False, highlight=False)
+    console.print(harmless(text), style=style, markup=False, highlight=False)
 
 
 def _results(report: StudyReport) -> list[Table]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from squareloss.lab.names import harmless
 from squareloss.lab.runs.study import Job
 
 _EVERY = 5.0  # seconds between two lines
@@ -164,7 +165,7 @@ class Lines(Listener):
             name, row = max(self.rows.items(), key=lambda item: item[1].fraction(), default=("", None))
             text = f"{self.study}: {self.status()}" + (f"; {name} {described(row)}" if row and row.total else "")
         if text is not None:
-            print(text, file=self.stream, flush=True)
+            print(harmless(text), file=self.stream, flush=True)
             self._last = time.monotonic() if due else self._last
 
 
@@ -191,7 +192,7 @@ class Table(Listener):
     def show(self, text: str | None = None) -> None:
         """Print a line above the table, which is redrawn by itself."""
         if text is not None:
-            self._live.console.print(text, highlight=False, markup=False)
+            self._live.console.print(harmless(text), highlight=False, markup=False)
 
     def render(self) -> Any:
         """The table as it is now."""

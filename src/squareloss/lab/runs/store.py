@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -199,7 +200,7 @@ class Store:
 def read(path: Path, expected_hash: str | None = None) -> Record:
     """The record in a file; FileNotFoundError if there is none, Damaged if it is no result."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes(), parse_int=_integer)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -220,6 +221,13 @@ def read(path: Path, expected_hash: str | None = None) -> Record:
         raise Damaged(f"expected the result of cell {expected_hash} in {path}, got that of {content['hash']}")
     entries = {key: content[key] for key in _TYPES}
     return Record(**{**entries, "spec": unfinite(content["spec"]), "metrics": unfinite(content["metrics"])}, path=path)
+
+
+def _integer(text: str) -> int:
+    """An integer as JSON has it, of any number of digits; ValueError for one that no float can hold."""
+    if not math.isfinite(float(text)):
+        raise ValueError(f"an integer of {len(text)} digits")
+    return int(text)
 
 
 def encode(name: str, content: Artefact) -> bytes:

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from squareloss.lab import report
-from squareloss.lab.names import choose
+from squareloss.lab.names import choose, harmless
 from squareloss.lab.report import console as terminal
 from squareloss.lab.report.header import Header, read
 from squareloss.lab.runs import SCALES, Cell, Context, Job, Result, Store, Study
@@ -50,7 +50,7 @@ def carry_out(study: Study, scale: str, seeds: Sequence[int], header: Header, fo
         device=None if options.device == "auto" else options.device, progress=watch(options.quiet, options.tensorboard),
     )  # fmt: skip
     if outcome.failures:
-        Console(stderr=True).print(outcome.message(), markup=False, highlight=False)
+        Console(stderr=True).print(harmless(outcome.message()), markup=False, highlight=False)
     if not outcome.records:
         return len(outcome.failures)
     path = report.write(folder)
