@@ -329,6 +329,30 @@ def test_the_record_of_a_step():
     assert counter.tolist() == [0]
 
 
+def test_a_loss_that_becomes_infinite_ends_the_run_where_it_did_so():
+    class Explodes(SquareLoss):
+        calls = 0
+
+        def forward(self, outputs, target):
+            self.calls += 1
+            return super().forward(outputs, target) * (float("inf") if self.calls == 9 else 1.0)
+
+    falling = dataclasses.replace(SMALL, schedule="linear")
+    with pytest.raises(loop.Diverged) as found:
+        loop.train(run(loss=Explodes(), recipe=falling))
+    steps, rates = 100 // 16, falling.lrs(1, 100 // 16)
+    assert (found.value.epoch, found.value.step, found.value.lr) == (1, 8 - steps, rates[8 - steps])
+    assert [row.epoch for row in found.value.curve] == [0]
+
+
+def test_frozen_parameters_stay_as_they_are():
+    one = run()
+    first = next(one.network.parameters()).requires_grad_(False)
+    before = first.clone()
+    loop.train(one)
+    assert torch.equal(first, before)
+
+
 @pytest.mark.parametrize(("first_step", "at"), [(0, 2), (1, 2), (4, 3)])
 def test_a_run_that_diverged_and_was_interrupted_is_said_to_diverge(first_step, at):
     """Interrupted after the last step of an epoch in which the loss was no longer finite, it has nothing left to look at."""
