@@ -19,9 +19,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 
-from squareloss import _probe_inputs as inputs
+from squareloss import _estimator_inputs as inputs
+from squareloss._estimator_inputs import Array
 from squareloss._probe_engine import Engine, Options
-from squareloss._probe_inputs import Array
 from squareloss._random_features import RandomFeatures
 from squareloss._selection import Block
 

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score
 from torch import Tensor
 
 from squareloss import _checks
-from squareloss import _probe_inputs as inputs
+from squareloss import _estimator_inputs as inputs
 from squareloss._selection import Curve, encode, fit_curve
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
