@@ -167,8 +167,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         They must have been fitted, with these labels and weights. That is checked only as far as the sums can tell: more of a
         class than there were, or samples further out than any can have been, are refused; others that were never fitted are
-        not noticed, and leave a fit that no data have. If a long
-        stream forgets all samples that were kept of it, there are no probabilities until more come, and lambda can't be chosen.
+        not noticed, and leave a fit that no data have. If a long stream forgets all samples that were kept of it, there are no
+        probabilities until more come, and lambda can't be chosen.
         """
         self._require_fitted()
         X = inputs.features(self, X, reset=False)
