@@ -24,7 +24,7 @@ from squareloss.lab.studies.compare.distances import distances
 from squareloss.lab.training.loop import floats, outputs_of
 from squareloss.losses import Loss
 
-REPLICATES = 200  # bootstrap replicates kept with each result, for intervals when there is only one seed
+BOOTSTRAP = 200  # bootstrap replicates kept with each result, for intervals when there is only one seed
 QUANTILES = 41  # points of the distribution of distances kept for the figure
 
 
@@ -100,7 +100,7 @@ def _merged(found: Json, more: Json) -> Json:
 
 def _reading(probabilities: Tensor, labels: Tensor, seed: int) -> Json:
     """ECE, Brier score and the bins of a reliability diagram, of one way to read probabilities."""
-    evaluation = metrics.evaluate(probabilities, labels, bootstrap=REPLICATES, seed=seed)
+    evaluation = metrics.evaluate(probabilities, labels, bootstrap=BOOTSTRAP, seed=seed)
     return {
         "ece": float(evaluation["ece"]),
         "ece_noise": float(evaluation["ece"].details["noise"]),
@@ -202,6 +202,6 @@ def _replicates(points: dict[str, Tensor], seed: int, statistic: Callable[[Tenso
     """Bootstrap replicates of the mean of each row of values (N,), of draws that are the same for every loss."""
     generator, total = torch.Generator().manual_seed(seed), len(next(iter(points.values())))
     table = torch.stack([values.cpu() for values in points.values()])  # (M, N)
-    drawn = (torch.randint(total, (total,), generator=generator) for _ in range(REPLICATES))
+    drawn = (torch.randint(total, (total,), generator=generator) for _ in range(BOOTSTRAP))
     replicates = torch.stack([torch.stack([statistic(row[rows]) for row in table]) for rows in drawn], 1)  # (M, R)
     return {name: rounded(row) for name, row in zip(points, replicates, strict=True)}
