@@ -159,7 +159,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"Unknown {name} {value!r}. Available: {', '.join(known)}")
         mus = None if self.mu is None else inputs.candidates(self.mu, "mu")
         for mu in mus or []:
-            _checks.penalty("mu", mu)
+            _checks.not_negative("mu", mu)
         check_kernel(self.kernel)
         return mus
 
