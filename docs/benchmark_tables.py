@@ -78,10 +78,10 @@ def loss_speed() -> str:
     rows = []
     for device in ("cpu", "cuda"):
         for row in read(f"loss_{device}")["rows"]:
-            mode = {"eager": "call by call", "graph": "captured"}[row.get("mode", "eager")]
+            mode = {"eager": "call by call", "graph": "captured"}[row["mode"]]
             chip = "H200" if device == "cuda" else "2 cores"
-            bare = f"{row['bare_ratio']:.2f}" if "bare_ratio" in row else ""
-            rows.append([chip, mode, str(row["classes"]), str(row["samples"]), f"{row['ratio']:.2f}", bare])
+            ratios = [f"{row[key]:.2f}" for key in ("ratio", "bare_ratio")]
+            rows.append([chip, mode, str(row["classes"]), str(row["samples"]), *ratios])
     return table(["on", "timed", "K", "N", "time of square loss / cross-entropy", "of a bare function"], rows)
 
 
@@ -107,7 +107,7 @@ def _swap(cell: Callable[[Any], str], last: str = "") -> str:
     tasks = list(dict.fromkeys(row["data"] for row in data["rows"]))
     found = {(row["loss"], row["data"]): row for row in data["rows"]}
     losses = dict.fromkeys(row["loss"] for row in data["rows"])
-    rows = [[f"`{loss}`", *(cell(found[loss, task]) if (loss, task) in found else "" for task in tasks)] for loss in losses]
+    rows = [[f"`{loss}`", *(cell(found[loss, task]) for task in tasks)] for loss in losses]
     if last:
         rows.append([last, *(f"{found['cross-entropy', task]['rate']:g}" for task in tasks)])
         rows.append(["seeds", *(str(found["cross-entropy", task]["seeds"]) for task in tasks)])
@@ -224,7 +224,7 @@ def _ntk_cuda(data: Any) -> str:
     exact = [
         ("exact", row, sum(row[f"{part}_seconds"] for part in ("matrix", "factor", "solve"))) for row in data["rows"]["exact"]
     ]
-    far = [("conjugate gradients", row, row["seconds"]) for row in data["rows"].get("iterative", [])]
+    far = [("conjugate gradients", row, row["seconds"]) for row in data["rows"]["iterative"]]
     rows = [
         [f"{row['n']:,}", solver, f"{seconds:.2f}", f"{row['residual']:.1e}", f"{row['peak_gb']:.1f}"]
         for solver, row, seconds in [*exact, *far]
