@@ -74,9 +74,7 @@ def plain_step_seconds(network: str, batch: int, pgd: int, steps: int, repeats: 
     return seconds
 
 
-def captured_step_seconds(
-    network: str, batch: int, pgd: int, count: int, steps: int, repeats: int, compiled: bool
-) -> dict:  # fmt: skip
+def captured_step_seconds(network: str, batch: int, pgd: int, count: int, steps: int, repeats: int) -> dict:
     """Seconds per step and replication of `count` runs side by side; memory; seconds until the first step."""
     g = torch.Generator().manual_seed(0)
     n = batch * steps
@@ -91,7 +89,7 @@ def captured_step_seconds(
     ]  # fmt: skip
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    curves = captured.train(runs, "cuda", compiled=compiled)
+    curves = captured.train(runs, "cuda")
     total = time.perf_counter() - start
     ends = [max(curve[e].seconds for curve in curves) for e in range(repeats + 1)]
     seconds = [(b - a) / steps / count for a, b in itertools.pairwise(ends)]
@@ -110,30 +108,26 @@ def main() -> None:
     parser.add_argument("--side-by-side", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--eager-graph", action="store_true", help="also time the graph without compilation")
     arguments = parser.parse_args()
     network, batch, pgd, steps, repeats = (getattr(arguments, n) for n in ("network", "batch", "pgd", "steps", "repeats"))
     name = f"{network}, PGD-{pgd}" if pgd else network
     rows = []
-    for compiled in [True, False] if arguments.eager_graph else [True]:
-        for count in [0, *arguments.side_by_side] if not rows else arguments.side_by_side:  # 0: the plain loop
-            if count:
-                row = captured_step_seconds(network, batch, pgd, count, steps, repeats, compiled)
-                row = {"engine": "captured, compiled" if compiled else "captured", "replications": count, **row}
-            else:
-                seconds = spread(plain_step_seconds(network, batch, pgd, steps, repeats))
-                row = {"engine": "plain loop", "replications": 1, "step": seconds}
-            median = row["step"]["median"]
-            rows.append(
-                {**row, "epoch_seconds": median * IMAGES / batch, "ratio": (rows or [row])[0]["step"]["median"] / median}
-            )
-            print(
-                f"{row['engine']:20s} x{row['replications']:<3d} {median * 1e3:7.3f} ms a step, "
-                f"{rows[-1]['epoch_seconds']:6.2f} s an epoch each, {rows[-1]['ratio']:5.2f}x",
-                flush=True,
-            )
-            ending = f"_pgd{pgd}" if pgd else ""
-            path = write(f"train_images_{network}_{batch}{ending}", rows, network=name, batch=batch, steps=steps)
+    for count in [0, *arguments.side_by_side]:  # 0: the plain loop
+        if count:
+            row = captured_step_seconds(network, batch, pgd, count, steps, repeats)
+            row = {"engine": "captured, compiled", "replications": count, **row}
+        else:
+            seconds = spread(plain_step_seconds(network, batch, pgd, steps, repeats))
+            row = {"engine": "plain loop", "replications": 1, "step": seconds}
+        median = row["step"]["median"]
+        rows.append({**row, "epoch_seconds": median * IMAGES / batch, "ratio": (rows or [row])[0]["step"]["median"] / median})
+        print(
+            f"{row['engine']:20s} x{row['replications']:<3d} {median * 1e3:7.3f} ms a step, "
+            f"{rows[-1]['epoch_seconds']:6.2f} s an epoch each, {rows[-1]['ratio']:5.2f}x",
+            flush=True,
+        )
+        ending = f"_pgd{pgd}" if pgd else ""
+        path = write(f"train_images_{network}_{batch}{ending}", rows, network=name, batch=batch, steps=steps)
     print(path)
 
 

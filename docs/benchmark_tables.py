@@ -14,9 +14,8 @@ PROBES = {"probe_digits": "digits, 1000 random ReLU features", "probe_cifar10": 
 
 
 def read(name: str) -> Any:
-    """results/benchmarks/<name>.json, or None."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    """results/benchmarks/<name>.json."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
 
 
 def source(*data: Any) -> str:
@@ -49,13 +48,13 @@ def train_stacked() -> str:
     """Stacks beside the plain loop."""
     rows = []
     for device in ("cuda", "cpu"):
-        if data := read(f"train_stacked_{device}"):
-            chip = data["machine"]["gpu"] if device == "cuda" else f"{data['machine']['cores']} cores"
-            for row in data["rows"]:
-                rows.append(
-                    [chip, str(row["networks"]), str(row["steps"]), f"{row['stacked']['median']:.1f}",
-                     f"{row['plain']['median']:.0f}", f"{row['ratio']['median']:.1f}"]
-                )  # fmt: skip
+        data = read(f"train_stacked_{device}")
+        chip = data["machine"]["gpu"] if device == "cuda" else f"{data['machine']['cores']} cores"
+        for row in data["rows"]:
+            rows.append(
+                [chip, str(row["networks"]), str(row["steps"]), f"{row['stacked']['median']:.1f}",
+                 f"{row['plain']['median']:.0f}", f"{row['ratio']['median']:.1f}"]
+            )  # fmt: skip
     head = ["on", "networks 2-500-500-1", "steps", "stacked, s", "one after the other, s (scaled)", "times faster"]
     return table(head, rows)
 
@@ -63,8 +62,6 @@ def train_stacked() -> str:
 def train_fast() -> str:
     """Accuracy and time of the fast recipe."""
     data = read("train_fast")
-    if data is None:
-        return ""
     rows = [
         [row["loss"], f"{row['accuracy']['mean']:.2f} ({row['accuracy']['std']:.2f})", f"{row['seconds']['mean']:.1f}",
          str(row["accuracy"]["n"])]
@@ -80,11 +77,11 @@ def loss_speed() -> str:
     """Forward and backward of the loss, beside cross-entropy."""
     rows = []
     for device in ("cpu", "cuda"):
-        for row in (read(f"loss_{device}") or {"rows": []})["rows"]:
-            mode = {"eager": "call by call", "graph": "captured"}[row.get("mode", "eager")]
+        for row in read(f"loss_{device}")["rows"]:
+            mode = {"eager": "call by call", "graph": "captured"}[row["mode"]]
             chip = "H200" if device == "cuda" else "2 cores"
-            bare = f"{row['bare_ratio']:.2f}" if "bare_ratio" in row else ""
-            rows.append([chip, mode, str(row["classes"]), str(row["samples"]), f"{row['ratio']:.2f}", bare])
+            ratios = [f"{row[key]:.2f}" for key in ("ratio", "bare_ratio")]
+            rows.append([chip, mode, str(row["classes"]), str(row["samples"]), *ratios])
     return table(["on", "timed", "K", "N", "time of square loss / cross-entropy", "of a bare function"], rows)
 
 
@@ -107,12 +104,10 @@ def swap_ece() -> str:
 
 def _swap(cell: Callable[[Any], str], last: str = "") -> str:
     data = read("swap")
-    if data is None:
-        return ""
     tasks = list(dict.fromkeys(row["data"] for row in data["rows"]))
     found = {(row["loss"], row["data"]): row for row in data["rows"]}
     losses = dict.fromkeys(row["loss"] for row in data["rows"])
-    rows = [[f"`{loss}`", *(cell(found[loss, task]) if (loss, task) in found else "" for task in tasks)] for loss in losses]
+    rows = [[f"`{loss}`", *(cell(found[loss, task]) for task in tasks)] for loss in losses]
     if last:
         rows.append([last, *(f"{found['cross-entropy', task]['rate']:g}" for task in tasks)])
         rows.append(["seeds", *(str(found["cross-entropy", task]["seeds"]) for task in tasks)])
@@ -130,8 +125,7 @@ def linear() -> str:
     """Time and memory of the last layer."""
     parts = []
     for device in ("cpu", "cuda"):
-        if not (data := read(f"linear_{device}")):
-            continue
+        data = read(f"linear_{device}")
         rows = [
             [f"{n:,}, {d:,}, {k:,}", name,
              *(f"{x:,.1f}" for x in (entry["ms"]["median"], entry["times_as_fast"], entry["extra_mb"]))]
@@ -145,8 +139,7 @@ def linear() -> str:
 
 def accuracy() -> str:
     """Test accuracy of a linear layer with many classes."""
-    if not (data := read("huge_k")):
-        return ""
+    data = read("huge_k")
     losses = list(dict.fromkeys(row["loss"] for row in data["rows"]))
     cells = {(row["classes"], row["norms"], row["loss"]): f"{100 * row['accuracy']:.1f}" for row in data["rows"]}
     settings = list(dict.fromkeys((row["classes"], row["norms"]) for row in data["rows"]))
@@ -160,8 +153,6 @@ def accuracy() -> str:
 def estimator() -> str:
     """The scikit-learn estimator beside scikit-learn's."""
     data = read("estimator")
-    if data is None:
-        return ""
     rows = [
         [row["data"], " x ".join(map(str, row["hidden"])), row["contender"], f"{row['seconds']['median']:.2f}",
          f"{row['slower']['median']:.1f}", f"{100 * row['accuracy']['mean']:.2f}", f"{row['ece']['mean']:.4f}",
@@ -175,8 +166,6 @@ def estimator() -> str:
 def reading() -> str:
     """Brier scores of the estimator's networks in every reading of their scores, and calibration errors in two."""
     data = read("reading")
-    if data is None:
-        return ""
     cells: dict[tuple[str, str], dict[str, Any]] = {}
     for row in data["rows"]:
         cells.setdefault((row["loss"], row["data"]), {})[row["reading"]] = row
@@ -193,8 +182,7 @@ def probe() -> str:
     """Every rival of the probe on every set."""
     parts = []
     for name, title in PROBES.items():
-        if not (data := read(name)):
-            continue
+        data = read(name)
         rows = [
             [rival, f"{row['seconds']:.2f}", f"{row['cpu_seconds']:.2f}", f"{100 * row['accuracy']:.2f}"]
             + [f"{row[key]:.4f}" if key in row else "" for key in ("ece", "brier", "nll")]
@@ -202,21 +190,18 @@ def probe() -> str:
         ]
         head = [title, "s of fit and selection", "s of processor", "accuracy, %", "ECE", "Brier", "NLL"]
         parts.append(table(head, rows) + f"\n\n{source(data)}, {data['threads']} threads")
-    if data := read("probe_cuda"):
-        rows = [
-            [rival, f"{row['seconds']['median']:.3f}", f"{100 * row['accuracy']:.2f}", f"{row['ece']:.4f}",
-             f"{row['brier']:.4f}"]
-            for rival, row in data["rows"].items()
-        ]  # fmt: skip
-        head = ["CIFAR-10 on a GPU", "s of fit and selection", "accuracy, %", "ECE", "Brier"]
-        parts.append(table(head, rows) + f"\n\n{source(data)}")
-    return "\n\n".join(parts)
+    data = read("probe_cuda")
+    rows = [
+        [rival, f"{row['seconds']['median']:.3f}", f"{100 * row['accuracy']:.2f}", f"{row['ece']:.4f}", f"{row['brier']:.4f}"]
+        for rival, row in data["rows"].items()
+    ]
+    head = ["CIFAR-10 on a GPU", "s of fit and selection", "accuracy, %", "ECE", "Brier"]
+    return "\n\n".join([*parts, table(head, rows) + f"\n\n{source(data)}"])
 
 
 def ntk() -> str:
     """Kernel ridge on the CPU, beside NumPy and scikit-learn and beyond memory; then on a GPU."""
-    parts = [make(data) for device, make in {"cpu": _ntk_cpu, "cuda": _ntk_cuda}.items() if (data := read(f"ntk_{device}"))]
-    return "\n\n".join(parts)
+    return f"{_ntk_cpu(read('ntk_cpu'))}\n\n{_ntk_cuda(read('ntk_cuda'))}"
 
 
 def _ntk_cpu(data: Any) -> str:
@@ -239,7 +224,7 @@ def _ntk_cuda(data: Any) -> str:
     exact = [
         ("exact", row, sum(row[f"{part}_seconds"] for part in ("matrix", "factor", "solve"))) for row in data["rows"]["exact"]
     ]
-    far = [("conjugate gradients", row, row["seconds"]) for row in data["rows"].get("iterative", [])]
+    far = [("conjugate gradients", row, row["seconds"]) for row in data["rows"]["iterative"]]
     rows = [
         [f"{row['n']:,}", solver, f"{seconds:.2f}", f"{row['residual']:.1e}", f"{row['peak_gb']:.1f}"]
         for solver, row, seconds in [*exact, *far]
@@ -276,8 +261,6 @@ def coverage() -> str:
 def attacks(device: str) -> str:
     """AutoAttack beside the published code: seconds, what is left, how many verdicts are the same; on a GPU, PGD-100 too."""
     data = read(f"attacks_{device}")
-    if data is None:
-        return "Not measured yet."
     seconds = {"published, s": "published_seconds", "ours, s": "seconds", "times as fast": "ratio"}
     shares = {
         "it leaves, %": "published_robust",
@@ -294,18 +277,16 @@ def attacks(device: str) -> str:
          *(f"{100 * row[key]:.1f}" if key in row else "" for key in shares.values())]
         for row in data["rows"]
     ]  # fmt: skip
-    agreement = read("attacks_parity_cuda") if device == "cuda" else None
-    for row in agreement["rows"] if agreement else []:  # its seconds are of a busy chip
+    agreements = [read("attacks_parity_cuda")] if device == "cuda" else []
+    for row in (row for one in agreements for row in one["rows"]):  # its seconds are of a busy chip
         left = [f"{100 * row[key]:.2f}" for key in shares.values()]
         rows.append([f"adversarial, {row['images']:,} images", "autoattack", *[""] * len(seconds), *left])
-    return table(["network", "attack", *seconds, *shares], rows) + f"\n\n{source(data, *[agreement] * bool(agreement))}"
+    return table(["network", "attack", *seconds, *shares], rows) + f"\n\n{source(data, *agreements)}"
 
 
 def attack_losses() -> str:
     """What every attack leaves of networks trained with either loss."""
     data = read("attacks_losses_cuda")
-    if data is None:
-        return "Not measured yet."
     lefts: dict[str, dict[str, list[str]]] = {}
     for net in data["rows"]:
         for row in net["rows"]:
@@ -320,8 +301,6 @@ def attack_losses() -> str:
 def worst_case() -> str:
     """What `worst_case` leaves of a small network and spends, beside `autoattack` and single losses."""
     data = read("worst_case_cpu")
-    if data is None:
-        return "Not measured yet."
     radii = list(dict.fromkeys(row["eps"] for row in data["rows"]))
     by = {(row["attack"], row["eps"]): row for row in data["rows"]}
     lines = [

@@ -3,7 +3,7 @@
     python docs/fill.py            # rewrite what stands between <!-- name --> and <!-- end -->
     python docs/fill.py --check    # exit 1 if a page is stale
 
-What each table shows is in the *_tables.py beside this file. One whose results are not there yet says so, or stays empty.
+What each table shows is in the *_tables.py beside this file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def filled(text: str) -> str:
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         if pattern.search(text):
             body = make()
-            text = pattern.sub(lambda m, body=body: m[1] + (body + "\n" if body else "") + m[2], text)
+            text = pattern.sub(lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text)
     return text
 
 

@@ -19,7 +19,7 @@ RESULTS = DOCS.parent / "results" / "images"
 
 def records() -> list[Record]:
     """The results on whole data sets, not on parts or stand-ins."""
-    return [r for r in Store(RESULTS, create=False).records() if is_whole(r)] if RESULTS.is_dir() else []
+    return [r for r in Store(RESULTS, create=False).records() if is_whole(r)]
 
 
 @cache
@@ -30,7 +30,7 @@ def found() -> list[Net]:
 
 def table(make: images.Make) -> str:
     """A table of the reports, as Markdown, with its caption; in parts if it is in parts there."""
-    return "\n\n".join(map(of_report, images.apart(make, found()))) or "Not run yet."
+    return "\n\n".join(map(of_report, images.apart(make, found())))
 
 
 def claims() -> str:
@@ -39,17 +39,13 @@ def claims() -> str:
 
 
 def front() -> str:
-    """The README's part: nothing while there are no results."""
-    if not images.summary(found()).rows:
-        return ""
+    """The README's part."""
     lead = "The paper's image networks, its numbers beside ours ([docs/results.md](docs/results.md) has all):"
     return f"{lead}\n\n{table(images.summary)}"
 
 
 def runs() -> str:
     """Where and by which commands they were run, and what must be said with them."""
-    if not records():
-        return "Nothing yet."
     chips = sorted({f"{r.hardware.get('gpu') or r.hardware.get('cpu')}, torch {r.versions.get('torch')}" for r in records()})
     commands = list(dict.fromkeys(r.command for r in sorted(records(), key=lambda r: r.date)))
     cautions = [f"- {line}" for line in images.cautions(found())]
@@ -77,7 +73,7 @@ def suites() -> str:
                 rows.append([*who(net), str(seed), *left, *an_image, ratio])
     columns = ["data", "network", "loss", "seed", "PGD on its own loss leaves, %", "worst_case leaves, %",
                "autoattack leaves, %", "passes an image, worst_case", "autoattack", "ratio"]  # fmt: skip
-    return markdown(columns, rows) if rows else "Not run yet."
+    return markdown(columns, rows)
 
 
 def asinh() -> str:
@@ -91,18 +87,18 @@ def asinh() -> str:
             rows.append([*who(net), str(len(seeds)), f"{mean('ece'):.4f}", *pairs])
     columns = ["data", "network", "loss", "seeds", "ECE as trained"]
     columns += [f"{name}: `Temperature`, `Asinh`" for name in ("ECE", "Brier", "NLL")]
-    return markdown(columns, rows) if rows else "Not run yet."
+    return markdown(columns, rows)
 
 
 def figures() -> str:
-    """The figures of docs/figures/images.py, if they were drawn."""
+    """The figures that docs/figures/images.py has drawn."""
     drawn = {"robustness": "What attacks leave, by radius and by attack", "reliability": "Reliability diagrams"}
     lines = []
     for name, text in drawn.items():
         for path in sorted((DOCS / "figures").glob(f"images-{name}-*.svg")):
             data, network, _ = label(path.stem.removeprefix(f"images-{name}-") + "-CE")
             lines.append(f"![{text}: {network}, {data}](figures/{path.name})")
-    return "\n\n".join(lines) or "Not drawn yet."
+    return "\n\n".join(lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from squareloss.lab.report.tables import Table
+from squareloss.lab.report.tables import Table
+from squareloss.lab.report.write import markdown_table
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -16,6 +15,4 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def of_report(made: Table) -> str:
     """A table of a report as `squareloss report --format md` writes it, with its caption."""
-    from squareloss.lab.report.write import markdown_table
-
     return "\n".join(markdown_table(made)).rstrip()

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from markdown_tables import table  # beside this file
 
-if TYPE_CHECKING:
-    from squareloss.lab.report import StudyReport
-    from squareloss.lab.report.tables import Table
+from squareloss.lab.report import StudyReport, gather
+from squareloss.lab.report.tables import Table
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 FOLDERS = {"paper": RESULTS / "theory-paper", "laptop": RESULTS / "theory"}
@@ -24,8 +22,6 @@ STUDIES = (
 @cache
 def found(study: str, scale: str = "paper") -> StudyReport:
     """The report of a study at a scale."""
-    from squareloss.lab.report import gather
-
     return gather(FOLDERS[scale] / study)[0]
 
 

@@ -131,7 +131,7 @@ def test_a_save_that_fails_leaves_nothing_half_written(net, points, tmp_path, mo
         path.write_bytes(b"half")
         raise OSError("no space left")
 
-    monkeypatch.setattr(RUN._save, "write_tensors", full)
+    monkeypatch.setattr("squareloss._checkpoint.write_tensors", full)
     with pytest.raises(OSError, match="no space left"):
         attacks.pgd(net, *points, 0.1, steps=3, save=tmp_path / "run.safetensors")
     assert not list(tmp_path.iterdir())

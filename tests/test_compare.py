@@ -124,7 +124,7 @@ def test_replicates_scatter_about_the_value_and_are_of_the_same_draws(trained):
     ce, simplex = (trained[1][name][2] for name in ("ce", "simplex"))
     for key in ("accuracy", "nll_temperature", "robust_0.02", "noise_0.5"):
         means = np.array(ce["replicates"][key])
-        assert len(means) == measure.REPLICATES
+        assert len(means) == measure.BOOTSTRAP
         assert abs(means.mean() - ce[key]) < 4 * means.std() / math.sqrt(len(means)) + 1e-6
     together = np.corrcoef(ce["replicates"]["accuracy"], simplex["replicates"]["accuracy"])[0, 1]
     assert together > 0.3  # the points that are hard for one are hard for the other

@@ -107,12 +107,6 @@ def test_constant_columns_and_channels_stay_finite():
     assert moments(torch.full((5, 1, 2, 2), 9, dtype=torch.uint8))[1].tolist() == [1]
 
 
-def test_to_moves_every_tensor():
-    data = load("digits").to("meta")
-    tensors = [*data.train, *data.validation, *data.test, data.mean, data.std]
-    assert {t.device.type for t in tensors} == {"meta"}
-
-
 @pytest.mark.parametrize("values", [[3, 7, 3], ["b", "a", "b"], [True, False, True], [3.0, 7.0, 3.0], [2000.0, -7.0]])
 def test_labels_of_any_plain_kind(values):
     labels, classes = encode_labels(np.asarray(values), "y")

@@ -284,5 +284,5 @@ def test_one_output_for_two_classes():
 
 def test_gamma_must_be_finite_and_not_negative():
     for gamma in (-1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="expected gamma >= 0 and finite"):
+        with pytest.raises(ValueError, match="expected a finite gamma >= 0"):
             functional.focal(torch.zeros(2, 3), torch.tensor([0, 1]), gamma=gamma)

@@ -179,7 +179,7 @@ def test_scale_must_be_positive(scale):
 
 
 def test_gamma_must_not_be_negative():
-    with pytest.raises(ValueError, match="expected gamma >= 0"):
+    with pytest.raises(ValueError, match="expected a finite gamma >= 0"):
         Focal(-1.0)
 
 

@@ -89,7 +89,7 @@ def test_leave_one_out_of_a_wide_fit_is_computed_once(monkeypatch):
     sets = np.stack([y, y % 2], 1)
     probe = RidgeProbe([0.1, 10.0]).fit(x, sets)
     whole = probe.leave_one_out(x, sets)
-    monkeypatch.setattr("squareloss._probe_inputs.rows", lambda *_: 7)
+    monkeypatch.setattr("squareloss._estimator_inputs.rows", lambda *_: 7)
     monkeypatch.setattr("squareloss._probe_engine.by_label_set", None)
     for again, before in zip(probe.leave_one_out(x[::-1], sets[::-1]), whole, strict=True):
         np.testing.assert_array_equal(again[::-1], before)

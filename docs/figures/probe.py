@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from matplotlib import pyplot, rc_context
 
@@ -18,15 +17,9 @@ RESULTS = HERE.parents[1] / "results" / "benchmarks"
 SETS = {"probe_digits": "digits, 1000 random ReLU features", "probe_cifar10": "CIFAR-10, 512 convolutional features"}
 
 
-def read(name: str) -> Any:
-    """results/benchmarks/<name>.json, or None."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
-
-
 def draw() -> None:
     """Accuracy, ECE and time, a row for each set."""
-    found = {title: data for name, title in SETS.items() if (data := read(name))}
+    found = {title: json.loads((RESULTS / f"{name}.json").read_text()) for name, title in SETS.items()}
     with rc_context(plots.STYLE):
         figure, axes = pyplot.subplots(len(found), 3, figsize=(9, 2.1 * len(found)), squeeze=False, layout="constrained")
         for row, (title, data) in zip(axes, found.items(), strict=True):

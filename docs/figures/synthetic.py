@@ -1,4 +1,4 @@
-"""The figures of docs/synthetic.md, from results/synthetic: paper scale where it is there, else laptop scale.
+"""The figures of docs/synthetic.md, from results/synthetic, at the paper's scale.
 
     python docs/figures/synthetic.py       # seconds; writes spirals_*.svg and sine_*.svg
 
@@ -38,16 +38,13 @@ LIGHT_TO_DARK = ListedColormap(fields.shade(np.linspace(0, 1, 64)) / 255)
 
 
 def main() -> None:
-    """Draw what there are results for."""
+    """Draw and write."""
     for study, figures in FIGURES.items():
-        folder = next((f for f in (RESULTS / f"{study}-paper", RESULTS / f"{study}-laptop") if f.exists()), None)
-        if folder is None:
-            continue
-        cells = Cells.of(gather(folder)[0].records)
+        cells = Cells.of(gather(RESULTS / f"{study}-paper")[0].records)
         for name, draw in figures.items():
             with rc_context(plots.STYLE):
                 plots.save(draw(cells), HERE / f"{study}_{name}.svg")
-            print(f"{study}_{name}.svg from {folder.name}")
+            print(f"{study}_{name}.svg")
 
 
 def by_mu(axes: Any, cells: Cells, key: str, label: str, *, log: bool = False, all_mu: bool = True) -> None:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from squareloss.lab.report import gather
 from squareloss.lab.report.views import calibration_rate, excess_risk, ntk_equivalence
-from squareloss.lab.report.views._rates import Series, by, failing, rates, series
+from squareloss.lab.report.views._rates import Series, by, failing, failures, series
 from squareloss.lab.runs.store import Record
 from squareloss.metrics import plots
 
@@ -69,7 +69,7 @@ def separable(axes: Any) -> None:
     """P(any error): straight lines where the label lies in the RKHS."""
     groups = by(records("separable_rate"), lambda spec: spec["mu"] if spec["classes"] == "arcs" else None)
     shown = {mu: failing(found) for mu, found in groups.items()}
-    rows = [Series(f"$\\mu$ = {mu}", [r.spec["n"] for r in found], rates(found, "failures")) for mu, found in shown.items()]
+    rows = [Series(f"$\\mu$ = {mu}", [r.spec["n"] for r in found], failures(found)) for mu, found in shown.items()]
     lines(axes, rows, "separable classes (eight arcs)", "n", "P(any error)")
     axes.set_xscale("linear")
 

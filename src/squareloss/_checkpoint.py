@@ -49,6 +49,17 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
     path.chmod(mode)
 
 
+def replace_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file in place of the one at `path`, if any: a reader sees the old one or the new one, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write_tensors(temporary, {name: _copy(tensor) for name, tensor in tensors.items()}, metadata)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def content(tensor: Tensor) -> bytes:
     """The values of a tensor, for a hash."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
@@ -157,7 +168,7 @@ def _more(names: list[str]) -> str:
 
 
 def _unshare(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Copies on the CPU, each tied tensor once, and the other names of tied ones: safetensors refuses shared memory."""
+    """Copies on the CPU, each tied tensor once, and the other names of tied ones."""
     unique: dict[str, Tensor] = {}
     shared: dict[str, str] = {}
     first: dict[Any, str] = {}
@@ -171,8 +182,13 @@ def _unshare(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, s
             shared[name] = first[place]
         else:
             first[place] = name
-            unique[name] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            unique[name] = _copy(tensor)
     return unique, shared
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """On the CPU, with memory of its own: safetensors refuses what tied weights share."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _digest(path: Path) -> str:

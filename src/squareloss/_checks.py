@@ -48,14 +48,9 @@ def positive(name: str, value: float) -> None:
         raise ValueError(f"expected {name} > 0 and finite, got {value}")
 
 
-def penalty(name: str, value: float) -> None:
-    if not (value >= 0 and math.isfinite(value)):
-        raise ValueError(f"expected a finite {name} >= 0, got {value}")
-
-
-def gamma(value: float) -> None:
+def not_negative(name: str, value: float) -> None:
     if not 0 <= value < math.inf:
-        raise ValueError(f"expected gamma >= 0 and finite, got {value}")
+        raise ValueError(f"expected a finite {name} >= 0, got {value}")
 
 
 def floating(f: Tensor) -> None:

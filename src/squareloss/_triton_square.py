@@ -4,6 +4,7 @@ In eager mode on a GPU a small loss costs what its launches cost, so there are f
 forward to add up the blocks of large ones. Class weights, ignored samples and the mean are done on the way. A label out of
 range cannot raise an error from here; it makes the loss and the gradient NaN.
 """
+# mypy: disallow-untyped-decorators=False, disallow-untyped-calls=False, warn-unused-ignores=False
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from torch.func import functional_call
 from typing_extensions import Self
 
 from squareloss import _checks
+from squareloss._estimator_inputs import check_present, check_size
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads
-from squareloss._probe_inputs import check_present, check_size
 from squareloss.calibrators import Asinh
 from squareloss.codings import OneHot, outputs_for
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy

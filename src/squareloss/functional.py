@@ -159,7 +159,7 @@ def focal(
 
     Arguments: `gamma` >= 0, cross-entropy at 0; the others as at the top of this module.
     """
-    _checks.gamma(gamma)
+    _checks.not_negative("gamma", gamma)
     options = _Options(weight, ignore_index, label_smoothing, reduction, validate, class_dim(outputs) == 0)
     f, target = _prepare(outputs, target, None, options)
     log_p = torch.log_softmax(wide(f), 1)

@@ -169,7 +169,7 @@ class Focal(Loss):
     """
 
     def __init__(self, gamma: float = 2.0, **options: Unpack[Options]) -> None:
-        _checks.gamma(gamma)
+        _checks.not_negative("gamma", gamma)
         super().__init__(Softmax(), **options)
         self.gamma = gamma
 

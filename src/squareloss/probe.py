@@ -19,9 +19,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 
-from squareloss import _probe_inputs as inputs
+from squareloss import _estimator_inputs as inputs
+from squareloss._estimator_inputs import Array
 from squareloss._probe_engine import Engine, Options
-from squareloss._probe_inputs import Array
 from squareloss._random_features import RandomFeatures
 from squareloss._selection import Block
 
@@ -167,8 +167,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         They must have been fitted, with these labels and weights. That is checked only as far as the sums can tell: more of a
         class than there were, or samples further out than any can have been, are refused; others that were never fitted are
-        not noticed, and leave a fit that no data have. If a long
-        stream forgets all samples that were kept of it, there are no probabilities until more come, and lambda can't be chosen.
+        not noticed, and leave a fit that no data have. If a long stream forgets all samples that were kept of it, there are no
+        probabilities until more come, and lambda can't be chosen.
         """
         self._require_fitted()
         X = inputs.features(self, X, reset=False)

@@ -138,7 +138,7 @@ class FeaturePath:
 
     def check_regular(self, lam: float) -> None:
         """Raise if there is no single solution at this lambda."""
-        _checks.penalty("lambda", lam)
+        _checks.not_negative("lambda", lam)
         if lam == 0 and len(self.values) < len(self.mean):
             raise ValueError(
                 f"expected lambda > 0 for singular features (rank {len(self.values)} of {len(self.mean)} after centring), "
@@ -241,7 +241,7 @@ class KernelPath:
 
     def check_regular(self, lam: float) -> None:
         """Raise if there is no single solution at this lambda."""
-        _checks.penalty("lambda", lam)
+        _checks.not_negative("lambda", lam)
         if lam == 0 and len(self.values) and bool(self.values.min() <= _threshold(self.values)):
             raise ValueError(
                 "expected lambda > 0 for a singular kernel matrix, got lambda = 0; raise lambda or drop repeated samples"

@@ -35,8 +35,8 @@ def wide(values: Tensor) -> Tensor:
     return values.float()
 
 
-def vertices(num_classes: int, radius: float = 1.0, *, reduced: bool = False, dtype: torch.dtype = torch.float64) -> Tensor:
-    """The K vertices of the regular simplex centred at 0, one per row, each of norm `radius`.
+def vertices(num_classes: int, radius: float = 1.0, *, reduced: bool = False) -> Tensor:
+    """The K vertices of the regular simplex centred at 0, one per row, each of norm `radius`, in float64.
 
     Their inner products are -radius^2 / (K - 1). In K coordinates (K, K), the rows are
     radius sqrt(K / (K-1)) (e_y - 1/K); `reduced` gives the K - 1 coordinates of the paper's appendix (K, K-1),
@@ -44,7 +44,7 @@ def vertices(num_classes: int, radius: float = 1.0, *, reduced: bool = False, dt
     """
     if num_classes < 2:
         raise ValueError(f"expected num_classes >= 2, got {num_classes}; a simplex code needs two classes or more")
-    eye = torch.eye(num_classes, dtype=dtype)
+    eye = torch.eye(num_classes, dtype=torch.float64)
     codes = radius * math.sqrt(num_classes / (num_classes - 1)) * (eye - 1.0 / num_classes)  # (K, K)
     return reduce(codes) if reduced else codes
 

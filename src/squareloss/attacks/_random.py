@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+# of splitmix64, 0x9e3779b97f4a7c15 and so on, as the signed integers that tensors hold; their products wrap
+GOLDEN, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
 
 
 class PerExample:
@@ -30,9 +31,8 @@ class PerExample:
     def uniform(self, ids: Tensor, place: tuple[str | int, ...], shape: tuple[int, ...]) -> Tensor:
         """Uniform on [0, 1), float32, (n, *shape)."""
         lanes = torch.arange(math.prod(shape), device=ids.device)
-        base = _mix(ids.long() * _signed(_GOLDEN) + _key(self.seed, place))
-        bits = _mix(base.unsqueeze(1) + lanes * _signed(_GOLDEN))
-        return (_shift(bits, 40).float() / 2**24).view(len(ids), *shape)
+        base = _mix(ids.long() * GOLDEN + _key(self.seed, place))
+        return fraction(base.unsqueeze(1) + lanes * GOLDEN).view(len(ids), *shape)
 
     def normal(self, ids: Tensor, place: tuple[str | int, ...], shape: tuple[int, ...]) -> Tensor:
         """Standard normal, float32, (n, *shape), by Box and Muller."""
@@ -95,21 +95,21 @@ def _key(seed: int, place: tuple[str | int, ...]) -> int:
     key = seed & _MASK
     for part in place:
         word = zlib.crc32(part.encode()) + (1 << 40) if isinstance(part, str) else part
-        key = _mix_int((key ^ word) + _GOLDEN)
-    return _signed(key)
+        key = _mix_int((key ^ word) + GOLDEN)
+    return key - (1 << 64) if key >= 1 << 63 else key
 
 
 def _mix_int(z: int) -> int:
     z &= _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    z = ((z ^ (z >> 30)) * _FIRST) & _MASK
+    z = ((z ^ (z >> 27)) * _SECOND) & _MASK
     return z ^ (z >> 31)
 
 
 def _mix(z: Tensor) -> Tensor:
-    """The same finaliser on int64 tensors, whose products wrap."""
-    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    """The same finaliser on int64 tensors."""
+    z = (z ^ _shift(z, 30)) * _FIRST
+    z = (z ^ _shift(z, 27)) * _SECOND
     return z ^ _shift(z, 31)
 
 
@@ -118,6 +118,6 @@ def _shift(z: Tensor, by: int) -> Tensor:
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 
-def _signed(word: int) -> int:
-    word &= _MASK
-    return word - (1 << 64) if word >= 1 << 63 else word
+def fraction(z: Tensor) -> Tensor:
+    """Uniform on [0, 1), float32, by hashing integers z (...) of int64: no state, any device."""
+    return _shift(_mix(z), 40).float() / 2**24

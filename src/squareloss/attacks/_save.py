@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from squareloss._checkpoint import content, write_tensors
+from squareloss._checkpoint import content, replace_tensors
 
 
 def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str) -> str:
@@ -23,14 +22,7 @@ def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str) -> str:
 
 def write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Replace the file at `path`; if interrupted, the old one stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    contiguous = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    try:
-        write_tensors(temporary, contiguous, {"header": json.dumps(header)})
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_tensors(path, tensors, {"header": json.dumps(header)})
 
 
 def read(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

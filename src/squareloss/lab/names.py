@@ -1,4 +1,4 @@
-"""Names that people type: the right one, or an error with the list of them and the nearest."""
+"""Names that people type: the right one, or an error with all of them and the nearest; and text of strangers, made harmless."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable
 
 from squareloss._checks import nearest
-
-__all__ = ["choose", "harmless", "nearest"]
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
 

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score
 from torch import Tensor
 
 from squareloss import _checks
-from squareloss import _probe_inputs as inputs
+from squareloss import _estimator_inputs as inputs
 from squareloss._selection import Curve, encode, fit_curve
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
@@ -159,7 +159,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"Unknown {name} {value!r}. Available: {', '.join(known)}")
         mus = None if self.mu is None else inputs.candidates(self.mu, "mu")
         for mu in mus or []:
-            _checks.penalty("mu", mu)
+            _checks.not_negative("mu", mu)
         check_kernel(self.kernel)
         return mus
 

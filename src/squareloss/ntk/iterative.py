@@ -119,7 +119,7 @@ def conjugate_gradients(
         progress: show it.
     """
     points, targets, kernel = problem(x, y, kernel)
-    _checks.penalty("mu", mu)
+    _checks.not_negative("mu", mu)
     if mu == 0 or not tolerance > 0:
         raise ValueError(f"expected mu > 0 and tolerance > 0, got mu = {mu}, tolerance = {tolerance}; mu = 0 needs `ridge`")
     if preconditioner is None:

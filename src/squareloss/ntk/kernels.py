@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,6 @@ class Kernel(ABC):
         *,
         tile: int | None = None,
         dtype: torch.dtype = torch.float64,
-        progress: Callable[[float], None] | None = None,
     ) -> Tensor:
         """K(x, z) @ v without the matrix: (n, K) for v (m, K), in float64; (n,) for v (m,).
 
@@ -99,7 +98,6 @@ class Kernel(ABC):
             v: one column per output.
             dtype: in which tiles are computed; their products with v are added up in float64 in any case. In float32 on a
                 GPU, up to 64 coordinates and 16 outputs, they stay in its registers.
-            progress: called with the fraction done, after every tile.
         """
         left, right = _pair(x, z, dtype)
         if v.ndim not in (1, 2) or len(v) != len(right) or v.device != left.device:
@@ -111,7 +109,7 @@ class Kernel(ABC):
             answer: Tensor = gpu.product(*self._fused, left, right, thin.float(), _snap(dtype))
         else:
             with _full_precision(dtype):
-                answer = _product(self, left, right, thin, tile, z is None, progress)
+                answer = _product(self, left, right, thin, tile, z is None)
         return answer if v.ndim == 2 else answer.squeeze(1)
 
 
@@ -292,18 +290,9 @@ def _tiles(kernel: Kernel, x: Tensor, z: Tensor, tile: int | None, *, symmetric:
             yield rows, columns, kernel._apply(u.clamp_(-1, 1), spare)
 
 
-def _product(
-    kernel: Kernel,
-    x: Tensor,
-    z: Tensor,
-    v: Tensor,
-    tile: int | None,
-    symmetric: bool,
-    progress: Callable[[float], None] | None,
-) -> Tensor:
+def _product(kernel: Kernel, x: Tensor, z: Tensor, v: Tensor, tile: int | None, symmetric: bool) -> Tensor:
     out = v.new_zeros(len(x), v.shape[1])
     narrow = v.to(x.dtype)
-    done, total = 0, len(x) * (len(x) + 1) // 2 if symmetric else len(x) * len(z)
     peak = kernel.diagonal / kernel._scale
     for i, j, values in _tiles(kernel, x, z, tile, symmetric=symmetric):
         if symmetric and i == j:
@@ -311,10 +300,6 @@ def _product(
         out[i] += values @ narrow[j]
         if symmetric and i != j:
             out[j] += values.T @ narrow[i]
-        if progress is not None:
-            rows, columns = values.shape
-            done += rows * (rows + 1) // 2 if symmetric and i == j else rows * columns
-            progress(done / total)
     return out
 
 

@@ -74,7 +74,7 @@ def ridge(
         progress: show it.
     """
     points, targets, kernel = problem(x, y, kernel)
-    _checks.penalty("mu", mu)
+    _checks.not_negative("mu", mu)
     factor = Factor.of(kernel_matrix(kernel, points, memory_gb), mu, points, progress=progress)
     dual = factor.solve(targets)
     return Solution(kernel, points, dual.view_as(y), mu)
@@ -97,7 +97,7 @@ def ridge_path(
     """
     points, targets, kernel = problem(x, y, kernel)
     for mu in mus:
-        _checks.penalty("mu", mu)
+        _checks.not_negative("mu", mu)
     matrix, solved = kernel_matrix(kernel, points, memory_gb), dict[float, Solution]()
     groups = _groups(mus)
     for i, group in enumerate(groups):
@@ -142,7 +142,7 @@ class Spectral:
 
     def ridge(self, mu: float) -> Solution:
         """The solution at one mu."""
-        _checks.penalty("mu", mu)
+        _checks.not_negative("mu", mu)
         return Solution(self.kernel, self.points, self.eigen.solve(mu)[0].view(self.shape), mu)
 
     def flow(self, time: float, mu: float = 0.0) -> Solution:
@@ -153,7 +153,7 @@ class Spectral:
         """
         if math.isinf(time) and time > 0:
             return self.ridge(mu)
-        _checks.penalty("mu", mu)
+        _checks.not_negative("mu", mu)
         if not time >= 0:
             raise ValueError(f"expected a time >= 0, got {time}")
         rate = self.eigen.values + mu
@@ -168,7 +168,7 @@ class Spectral:
     def leave_one_out_path(self, mus: Sequence[float]) -> list[Tensor]:
         """`leave_one_out` at every mu: several at once, in half the memory of H; the vectors are squared once for them."""
         for mu in mus:
-            _checks.penalty("mu", mu)
+            _checks.not_negative("mu", mu)
             self.eigen.check_regular(mu)
         group = max(1, len(self.points) // (2 * self.eigen.targets.shape[1]))
         parts = [self.eigen.leave_one_out_path(mus[first : first + group]) for first in range(0, len(mus), group)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -66,12 +66,6 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         """Shape of one input, (C, H, W) or (D,)."""
         return tuple(self.train.x.shape[1:])
-
-    def to(self, device: torch.device | str) -> Dataset:
-        """The same data with all tensors on a device."""
-        train, validation, test = (Split(x.to(device), y.to(device)) for x, y in (self.train, self.validation, self.test))
-        mean, std = self.mean.to(device), self.std.to(device)
-        return replace(self, train=train, validation=validation, test=test, mean=mean, std=std)
 
 
 @dataclass(frozen=True)
@@ -234,15 +228,13 @@ def _check_split(what: str, split: Split, kind: Kind, shape: Sequence[int], num_
         )
     if split.y.dtype != torch.int64 or split.y.shape != split.x.shape[:1]:
         raise ValueError(f"{what}: expected int64 y of shape ({split.x.shape[0]},), got {split.y.dtype} {tuple(split.y.shape)}")
-    if split.n and split.y.is_cpu and not 0 <= int(split.y.min()) <= int(split.y.max()) < num_classes:
+    if split.n and not 0 <= int(split.y.min()) <= int(split.y.max()) < num_classes:
         raise ValueError(f"{what}: expected labels in [0, {num_classes}), got {int(split.y.min())} to {int(split.y.max())}")
 
 
 def _check_classes(data: Dataset) -> None:
     if data.num_classes < 2:
         raise ValueError(f"{data.name}: expected two classes or more, got {data.num_classes}; there is nothing to classify")
-    if not data.train.y.is_cpu:
-        return  # looked at before it was moved, and reading it there would wait for the device
     counts = torch.bincount(data.train.y, minlength=data.num_classes).tolist()
     absent = [name for name, count in zip(data.classes, counts, strict=True) if not count]
     if absent:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from squareloss._checks import nearest
 from squareloss.lab.data import cifar
 from squareloss.lab.data.sources import default_root
-from squareloss.lab.names import nearest
 
 Report = Callable[[int, int | None], None]  # bytes so far, bytes in all if known
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from squareloss._checks import nearest
 from squareloss.lab.data import arrays, cifar, images, tables
 from squareloss.lab.data.dataset import Dataset, SplitPlan, assemble
-from squareloss.lab.names import nearest
 
 NAMES = ("digits", "cifar10", "cifar100")
 

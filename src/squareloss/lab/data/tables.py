@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from squareloss._checks import nearest
 from squareloss.lab.data.dataset import Dataset, Split, SplitPlan, check_told_apart, encode_labels, moments
-from squareloss.lab.names import nearest
 
 Values = npt.NDArray[np.float32] | npt.NDArray[np.bool_]
 

@@ -186,11 +186,11 @@ def _decades(low: float, high: float) -> list[tuple[float, str]]:
     return found
 
 
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """At most so many round numbers in [low, high], evenly spaced: steps of 1, 2 or 5 times a power of ten."""
+def ticks(low: float, high: float) -> list[float]:
+    """At most six round numbers in [low, high], evenly spaced: steps of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
-    rough = (high - low) / (most - 1)
+    rough = (high - low) / 5
     power = 10 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)

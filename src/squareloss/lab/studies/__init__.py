@@ -11,26 +11,16 @@ from importlib import import_module
 from squareloss.lab.names import choose
 from squareloss.lab.runs import Study
 
+_FOLDERS = {
+    "images": ("table1", "gaussian_noise", "reliability", "adversarial_training", "codings", "beyond_paper"),
+    "synthetic": ("spirals", "sine"),
+    "theory": (
+        "spectrum", "excess_risk", "separable_rate", "calibration_rate", "margin", "ntk_equivalence", "odd_degrees",
+        "noise_injection", "simplex_probability",
+    ),
+}  # fmt: skip
 # name -> "module:attribute" of a study; a module is imported only when it is asked for
-STUDIES: dict[str, str] = {
-    "table1": "squareloss.lab.studies.images.table1:STUDY",
-    "gaussian_noise": "squareloss.lab.studies.images.gaussian_noise:STUDY",
-    "reliability": "squareloss.lab.studies.images.reliability:STUDY",
-    "adversarial_training": "squareloss.lab.studies.images.adversarial_training:STUDY",
-    "codings": "squareloss.lab.studies.images.codings:STUDY",
-    "beyond_paper": "squareloss.lab.studies.images.beyond_paper:STUDY",
-    "spirals": "squareloss.lab.studies.synthetic.spirals:STUDY",
-    "sine": "squareloss.lab.studies.synthetic.sine:STUDY",
-    "spectrum": "squareloss.lab.studies.theory.spectrum:STUDY",
-    "excess_risk": "squareloss.lab.studies.theory.excess_risk:STUDY",
-    "separable_rate": "squareloss.lab.studies.theory.separable_rate:STUDY",
-    "calibration_rate": "squareloss.lab.studies.theory.calibration_rate:STUDY",
-    "margin": "squareloss.lab.studies.theory.margin:STUDY",
-    "ntk_equivalence": "squareloss.lab.studies.theory.ntk_equivalence:STUDY",
-    "odd_degrees": "squareloss.lab.studies.theory.odd_degrees:STUDY",
-    "noise_injection": "squareloss.lab.studies.theory.noise_injection:STUDY",
-    "simplex_probability": "squareloss.lab.studies.theory.simplex_probability:STUDY",
-}
+STUDIES: dict[str, str] = {name: f"{__name__}.{folder}.{name}:STUDY" for folder, names in _FOLDERS.items() for name in names}
 
 
 def get(name: str) -> Study:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from squareloss.attacks._random import GOLDEN, fraction
 from squareloss.codings import Coding, Link
 from squareloss.lab.training.recipes import Adversary
 
@@ -80,16 +81,8 @@ def start_keys(seed: int, epoch: int | Tensor, index: Tensor) -> Tensor:
 
 
 def uniform(keys: Tensor, count: int) -> Tensor:
-    """Uniform numbers in [0, 1), (N, count), from integer keys (N,) by hashing (splitmix64): no state, any device."""
-    z = keys[:, None] * count + torch.arange(count, device=keys.device)
-    z = z * -7046029254386353131  # 0x9e3779b97f4a7c15 as a signed integer; overflow wraps
-    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
-        z = (z ^ _logical_shift(z, shift)) * factor
-    return _logical_shift(z ^ _logical_shift(z, 31), 40).float() / 2**24
-
-
-def _logical_shift(z: Tensor, bits: int) -> Tensor:
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
+    """Uniform numbers in [0, 1), (N, count), from integer keys (N,) by hashing (splitmix64)."""
+    return fraction((keys[:, None] * count + torch.arange(count, device=keys.device)) * GOLDEN)
 
 
 def _cross_entropy(link: Link, outputs: Tensor, y: Tensor) -> Tensor:

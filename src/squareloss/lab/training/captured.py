@@ -130,7 +130,7 @@ def note(record: Tensor, counter: Tensor, value: Tensor, hits: Tensor) -> None:
 class _Captured:
     """One run: its tensors, its graph and its stream."""
 
-    def __init__(self, run: Run, device: torch.device, batches: Batches, compiled: bool, overlapped: bool = False) -> None:
+    def __init__(self, run: Run, device: torch.device, batches: Batches, compiled: bool, overlapped: bool) -> None:
         self.run, self.batches = run, batches
         run.network.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         run.loss.to(device)

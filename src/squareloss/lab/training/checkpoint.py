@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from squareloss._checkpoint import content, write_tensors
+from squareloss._checkpoint import content, replace_tensors
 
 FORMAT = 2
 
@@ -29,15 +28,7 @@ def fingerprint(facts: list[Any], tensors: Iterable[Tensor]) -> str:
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Write a checkpoint: tensors, and facts as JSON in the header. A reader sees the old file or the new one, never half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        # copies, since safetensors refuses the shared memory of tied weights
-        copies = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-        write_tensors(temporary, copies, {"facts": json.dumps({"format": FORMAT, **facts})})
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_tensors(path, tensors, {"facts": json.dumps({"format": FORMAT, **facts})})
 
 
 def load(path: Path, expected: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -140,7 +140,8 @@ def train(run: Run, device: torch.device | str = "cpu") -> list[Epoch]:
                 optimiser.zero_grad(set_to_none=True)
                 value.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
-                state.totals += torch.stack([value.detach().double(), hits(loss, outputs, y)]).cpu()
+                hits = (loss.link.predict(outputs.detach()) == y).sum()
+                state.totals += torch.stack([value.detach().double(), hits.double()]).cpu()
                 if not torch.isfinite(state.totals[0]):
                     raise Diverged(state.epoch, state.step, lrs[state.step], state.curve)
                 state.step, state.seconds = state.step + 1, time.perf_counter() - started
@@ -205,17 +206,16 @@ def outputs_of(
     network.eval()
     parts = []
     for part in torch.split(x, batch):
-        moved = part.to(device)
-        moved = moved.float() / 255 if part.dtype == torch.uint8 else moved
+        moved = floats(part.to(device))
         parts.append(network(moved if preprocess is None else preprocess(moved)).float())
         progress(min(1.0, len(parts) * batch / len(x)))
     network.train(training)
     return torch.cat(parts)
 
 
-def hits(loss: Loss, outputs: Tensor, y: Tensor) -> Tensor:
-    """How many of a batch are classified as labelled."""
-    return (loss.link.predict(outputs.detach()) == y).sum().double()
+def floats(x: Tensor) -> Tensor:
+    """Images of bytes as floats in [0, 1]; what is not bytes as it is."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
 def save_state(run: Run, optimiser: torch.optim.Optimizer, state: State) -> None:

@@ -361,13 +361,13 @@ def _on_cores(stack: Stack, problem: Problem) -> Advance:
 
     def one(block: slice, count: int) -> None:
         # copies: views of the stack would share its version counters between threads
-        value, rates = problem.part(block).value, problem.part(block).rates
+        part = problem.part(block)
         leaves = [p[block].clone().requires_grad_() for p in stack.parameters]
         moments = [m[block].clone() for m in stack.moments]
         for _ in range(count):
-            gradients = torch.autograd.grad(value(leaves), leaves)
+            gradients = torch.autograd.grad(part.value(leaves), leaves)
             with torch.no_grad():
-                update(leaves, moments, gradients, problem.optimiser, rates)
+                update(leaves, moments, gradients, part.optimiser, part.rates)
         for kept, new in zip((*stack.parameters, *stack.moments), (*leaves, *moments), strict=True):
             kept[block] = new.detach()
 

@@ -275,10 +275,7 @@ def failing(records: Sequence[Record], most: float = 1.0) -> list[Record]:
     ]
 
 
-def rates(records: Sequence[Record], metric: str) -> list[list[float]]:
-    """Counts out of the replications as lists of zeros and ones, for `Series`."""
-    found = []
-    for record in records:
-        count, total = record.metrics[metric], record.spec["replications"]
-        found.append([1.0] * count + [0.0] * (total - count))
-    return found
+def failures(records: Sequence[Record]) -> list[list[float]]:
+    """Of each record, whether its replications err, as zeros and ones for `Series`."""
+    counts = [(record.metrics["failures"], record.spec["replications"]) for record in records]
+    return [[1.0] * count + [0.0] * (total - count) for count, total in counts]

@@ -8,7 +8,7 @@ from squareloss.lab.report.figures import Figure
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
-from squareloss.lab.report.views._rates import FEW, Series, by, failing, late, panel, rates, slope, table
+from squareloss.lab.report.views._rates import FEW, Series, by, failing, failures, late, panel, slope, table
 from squareloss.lab.runs.store import Record
 
 
@@ -43,7 +43,7 @@ def view(records: Sequence[Record], header: Header) -> View:
 
 def _series(kind: str, mu: str, records: Sequence[Record]) -> Series:
     """P(any error) by n, where any replication errs."""
-    kept = [(r.spec["n"], s) for r, s in zip(records, rates(records, "failures"), strict=True) if any(s)]
+    kept = [(r.spec["n"], s) for r, s in zip(records, failures(records), strict=True) if any(s)]
     return Series(f"{kind}, mu = {mu}", [n for n, _ in kept], [s for _, s in kept])
 
 

@@ -8,7 +8,6 @@ from itertools import product
 import numpy as np
 
 from squareloss.lab.report.header import Header
-from squareloss.lab.report.statistics import paired
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.views import View
 from squareloss.lab.report.views._replicated import (
@@ -247,7 +246,7 @@ def slopes(cells: Cells) -> Table:
 def _slope_entries(points: Mapping[float, Sequence[float]], theory: str) -> list[Entry]:
     """Slope, interval, what theory says, and the error at both ends."""
     found = slope(points)
-    d = paired(dict(enumerate(found)), dict.fromkeys(range(len(found)), 0.0))
+    d = difference(found, [0.0] * len(found))
     interval = "–" if d is None else d.interval("{:+.3f}".format) or "–"
     ends = ", ".join(f"{np.mean(points[size]):.3f} at {size:g}" for size in (min(points), max(points)))
     mean = float(np.mean(found))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +19,13 @@ from squareloss.codings import Coding
 from squareloss.lab.data import Dataset
 from squareloss.lab.data.dataset import drawn
 from squareloss.lab.report.figures import WORST
-from squareloss.lab.studies.common import bins, fit_temperature, raw_eta, rounded
+from squareloss.lab.studies.common import Json, bins, fit_temperature, raw_eta, rounded
 from squareloss.lab.studies.compare.distances import distances
-from squareloss.lab.training.loop import outputs_of
+from squareloss.lab.training.loop import floats, outputs_of
 from squareloss.losses import Loss
 
-REPLICATES = 200  # bootstrap replicates kept with each result, for intervals when there is only one seed
+BOOTSTRAP = 200  # bootstrap replicates kept with each result, for intervals when there is only one seed
 QUANTILES = 41  # points of the distribution of distances kept for the figure
-Json = dict[str, Any]
 
 
 def validation_score(loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[float, float]:
@@ -102,7 +100,7 @@ def _merged(found: Json, more: Json) -> Json:
 
 def _reading(probabilities: Tensor, labels: Tensor, seed: int) -> Json:
     """ECE, Brier score and the bins of a reliability diagram, of one way to read probabilities."""
-    evaluation = metrics.evaluate(probabilities, labels, bootstrap=REPLICATES, seed=seed)
+    evaluation = metrics.evaluate(probabilities, labels, bootstrap=BOOTSTRAP, seed=seed)
     return {
         "ece": float(evaluation["ece"]),
         "ece_noise": float(evaluation["ece"].details["noise"]),
@@ -119,7 +117,7 @@ def _noise(network: nn.Module, loss: Loss, preprocess: nn.Module, data: Dataset,
     correct = torch.zeros(len(stds), len(labels), dtype=torch.float64, device=device)
     for rows in torch.split(torch.arange(len(labels)), 1000):
         noise = torch.randn(len(rows), *data.shape, generator=generator).to(device) * free
-        x = preprocess(_floats(data.test.x[rows].to(device)))
+        x = preprocess(floats(data.test.x[rows].to(device)))
         for i, std in enumerate(stds):
             predicted = loss.link.predict(outputs_of(network, x + std * noise))
             correct[i, rows[0] : rows[-1] + 1] = (predicted == labels[rows[0] : rows[-1] + 1]).double()
@@ -141,7 +139,7 @@ def _attacks(
     device = next(network.parameters()).device
     model = Classifier(network, loss.link, preprocess).eval()
     coding = loss.link if isinstance(loss.link, Coding) else None
-    x, y = _floats(data.test.x[rows].to(device)), data.test.y[rows].to(device)
+    x, y = floats(data.test.x[rows].to(device)), data.test.y[rows].to(device)
     names = ["ce", "margin", "angle"] + (["residual"] if coding is not None else [])
     lost = {name: torch.zeros(len(x), dtype=torch.bool, device=device) for name in [*names, WORST]}
     standing: dict[str, list[Tensor]] = {name: [] for name in lost}
@@ -200,14 +198,10 @@ def varying(data: Dataset) -> Tensor:
     return torch.ones(len(still)) if bool(still.all()) else (~still).float()
 
 
-def _floats(x: Tensor) -> Tensor:
-    return x.float() / 255 if x.dtype == torch.uint8 else x
-
-
 def _replicates(points: dict[str, Tensor], seed: int, statistic: Callable[[Tensor], Tensor] = torch.mean) -> Json:
     """Bootstrap replicates of the mean of each row of values (N,), of draws that are the same for every loss."""
     generator, total = torch.Generator().manual_seed(seed), len(next(iter(points.values())))
     table = torch.stack([values.cpu() for values in points.values()])  # (M, N)
-    drawn = (torch.randint(total, (total,), generator=generator) for _ in range(REPLICATES))
+    drawn = (torch.randint(total, (total,), generator=generator) for _ in range(BOOTSTRAP))
     replicates = torch.stack([torch.stack([statistic(row[rows]) for row in table]) for rows in drawn], 1)  # (M, R)
     return {name: rounded(row) for name, row in zip(points, replicates, strict=True)}

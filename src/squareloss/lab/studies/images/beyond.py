@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from squareloss.attacks._common import ascend, project
 from squareloss.attacks._network import prepare
 from squareloss.attacks.losses import objective
+from squareloss.lab.studies.common import Json
 from squareloss.lab.studies.images.data import read
 from squareloss.lab.studies.images.measures import Notes, points
 from squareloss.lab.studies.images.networks import Trained
 from squareloss.lab.training.loop import outputs_of
-
-Json = dict[str, Any]
 
 
 def collapse_and_outside(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:

@@ -28,11 +28,10 @@ from squareloss.calibrators import Asinh, Calibrator, Isotonic
 from squareloss.codings import Coding
 from squareloss.lab.data.dataset import drawn, take
 from squareloss.lab.runs.store import write_atomically
-from squareloss.lab.studies.common import bins, fit_temperature, raw_eta, rounded, thinned
+from squareloss.lab.studies.common import Json, bins, fit_temperature, raw_eta, rounded, thinned
 from squareloss.lab.studies.images.networks import Trained
 from squareloss.lab.training.loop import outputs_of
 
-Json = dict[str, Any]
 _OF_SOFTMAX = ("ce", "margin", "angle", "dlr")
 _OF_CODINGS = ("softmax_probability", "log_probability", "residual", "ce", "margin", "angle", "dlr")
 

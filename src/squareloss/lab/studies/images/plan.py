@@ -44,7 +44,7 @@ def make_loss(spec: Mapping[str, Any]) -> Loss:
     return SquareLoss(OneHot(k=float(spec["k"]), M=float(spec["M"])), scale=1.0)
 
 
-# the paper's schedule, four times shorter: for networks that would not fit into one stay on a machine
+# the paper's schedule, four times shorter: for networks that take long to train
 SHORT, SHORT_128 = (replace(recipe, epochs=48, step_size=12) for recipe in (PAPER, PAPER_128))
 RECIPES: dict[str, dict[int, Recipe]] = {
     "paper": {32: PAPER, 128: PAPER_128},

@@ -55,15 +55,15 @@ def other_readings(loss: str, f: Tensor, temperature: Tensor) -> dict[str, Tenso
     return {}
 
 
-def temperatures(f: Tensor, labels: Tensor, reach: float = 1000.0) -> Tensor:
+def temperatures(f: Tensor, labels: Tensor) -> Tensor:
     """T (R,) that minimises the mean of log(1 + exp(-y f / T)) over held-out f (R, n), labels (R, n) in {0, 1}.
 
-    The derivative in the slope 1/T grows with it, so bisection on its logarithm finds the zero, within a factor `reach` of
+    The derivative in the slope 1/T grows with it, so bisection on its logarithm finds the zero, within a factor of 1000 of
     the spread of f; where there is none, T is at that bound.
     """
     f, labels = f.double(), labels.double()
     spread = f.square().mean(-1).sqrt().clamp_min(1e-30)
-    low, high = -torch.log(reach * spread), torch.log(reach / spread)
+    low, high = -torch.log(1000 * spread), torch.log(1000 / spread)
     for _ in range(50):
         middle = (low + high) / 2
         slope = torch.exp(middle)[:, None]

@@ -40,16 +40,16 @@ class Arcs:
         """The label of an arc: the first is positive."""
         return (1 - 2 * (arc % 2)).double()
 
-    def grid(self, each: int = 101) -> tuple[Tensor, Tensor]:
-        """Points (N, 2) of the support, ends of arcs among them, and their labels (N,)."""
-        arc = torch.arange(2 * self.turns).repeat_interleave(each)
-        offset = torch.linspace(0, 1, each, dtype=torch.float64).repeat(2 * self.turns)
+    def grid(self) -> tuple[Tensor, Tensor]:
+        """Points (N, 2) of the support, 101 of each arc, its ends among them, and their labels (N,)."""
+        arc = torch.arange(2 * self.turns).repeat_interleave(101)
+        offset = torch.linspace(0, 1, 101, dtype=torch.float64).repeat(2 * self.turns)
         return circle_points(self.angle(arc, offset)), self.sign(arc)
 
-    def gaps(self, each: int = 201) -> Tensor:
-        """(2 turns, each) angles across the gap after each arc, its ends among them."""
+    def gaps(self) -> Tensor:
+        """(2 turns, 201) angles across the gap after each arc, its ends among them."""
         first = (torch.arange(2 * self.turns, dtype=torch.float64) + 0.5) * (math.pi / self.turns) - self.gap
-        return first.unsqueeze(1) + 2 * self.gap * torch.linspace(0, 1, each, dtype=torch.float64)
+        return first.unsqueeze(1) + 2 * self.gap * torch.linspace(0, 1, 201, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Caps:
         turn = torch.rand(replications, n, generator=generator, dtype=torch.float64) * (2 * math.pi)
         return self._place(height, turn, label), label
 
-    def grid(self, each: int = 101) -> tuple[Tensor, Tensor]:
+    def grid(self) -> tuple[Tensor, Tensor]:
         """Points (N, 3), half of them on the rims, and their labels (N,)."""
-        x = uniform(40 * each, 3, torch.Generator().manual_seed(0))
-        inside = x[x[:, 0].abs() >= math.cos(self.angle)][: 4 * each]
-        turn = torch.linspace(0, 2 * math.pi, 2 * each + 1, dtype=torch.float64)[:-1]
+        x = uniform(4040, 3, torch.Generator().manual_seed(0))
+        inside = x[x[:, 0].abs() >= math.cos(self.angle)][:404]
+        turn = torch.linspace(0, 2 * math.pi, 203, dtype=torch.float64)[:-1]
         rim = torch.full_like(turn, math.cos(self.angle))
         rims = [self._place(rim, turn, sign * torch.ones_like(turn)) for sign in (1, -1)]
         points = torch.cat([inside, *rims])

@@ -46,10 +46,10 @@ def bounded(g: Tensor, bound: float | None) -> Tensor:
     return g if bound is None else bound * (g / bound).tanh()
 
 
-def logistic(phi: Tensor, y: Tensor, mu: float, bound: float | None = None, steps: int = 60) -> Tensor:
+def logistic(phi: Tensor, y: Tensor, mu: float, bound: float | None) -> Tensor:
     """Weights (R, p) of penalised logistic regression on features (R, n, p) and labels (R, n), by Newton's method."""
     weights = phi.new_zeros(len(phi), phi.shape[2])
-    for _ in range(steps):
+    for _ in range(60):
         g = (phi @ weights.unsqueeze(2)).squeeze(2)
         slope = 1 - (bounded(g, bound) / bound).square() if bound else torch.ones_like(g)
         chance = torch.sigmoid(bounded(g, bound))
