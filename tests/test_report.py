@@ -402,7 +402,8 @@ def test_what_strangers_write_is_text_in_every_format(tmp_path):
     evil, command = "<script>alert(1)</script>", "squareloss\n\\input{secret}\n```\n<img src=x>"
     store = Store(tmp_path)
     for seed in (0, 1):
-        path = store.write("study", Result(Job(Cell("a", {"task": "t"}), seed), {evil: 1.0, "=1+1": 2.0}))
+        result = Result(Job(Cell("a", {"task": "t"}), seed), {evil: 1.0, "=1+1": 2.0}, artefacts={"it.png": b"drawn"})
+        path = store.write("study", result)
         path.write_text(json.dumps(json.loads(path.read_text()) | {"cell": evil, "command": command}))
     Header("study", evil, command, [0, 1], facts=[(evil, evil)], cut=[evil], notes=[evil]).write(store)
     assert evil not in write(tmp_path, "html").read_text()
@@ -412,6 +413,16 @@ def test_what_strangers_write_is_text_in_every_format(tmp_path):
     rows = list(csv.DictReader(io.StringIO(write(tmp_path, "csv").read_text())))
     assert {row["measure"] for row in rows} == {evil, "'=1+1"}
     assert _no_html("p < 0.01, a<b, <, <!--, x <= y") == "p < 0.01, a&lt;b, <, &lt;!--, x <= y"
+
+
+@pytest.mark.parametrize("kind", ["html", "md", "tex", "csv"])
+def test_control_characters_of_strangers_are_written_out_in_every_format(tmp_path, kind):
+    store = Store(tmp_path)
+    path = store.write("study", Result(Job(Cell("a", {"task": "t"}), 0), {"x": 1.0}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"cell": "a\x1b[2J\x9b\r"}))
+    text = write(tmp_path, kind).read_bytes().decode()
+    told = "a\\x1b[2J\\x9b".replace("\\", "\\textbackslash{}" if kind == "tex" else "\\")
+    assert told in text and re.sub(r"[\n\t]", "", text).isprintable()
 
 
 def test_unknown_formats_and_empty_folders(filled, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -152,7 +153,8 @@ def _pictures(records: Sequence[Record]) -> Figure:
             if kind and record.artefact(name).exists():
                 content = base64.b64encode(record.artefact(name).read_bytes()).decode()
                 title = f"{record.cell}, seed {record.seed}: {name.rpartition('.')[0].replace('_', ' ')}"
-                panels.append(Panel(title, f'<img class="plot" alt="{title}" src="data:{kind};base64,{content}">'))
+                image = f'<img class="plot" alt="{escape(title)}" src="data:{kind};base64,{content}">'
+                panels.append(Panel(title, image))
     return Figure("Pictures", "Left by the runs themselves.", panels)
 
 

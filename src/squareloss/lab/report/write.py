@@ -14,7 +14,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from squareloss.lab.names import choose
+from squareloss.lab.names import choose, harmless
 from squareloss.lab.report import tables, words
 from squareloss.lab.report.figures import Figure, figures
 from squareloss.lab.report.header import Header, read
@@ -174,7 +174,8 @@ def _told(one: StudyReport) -> dict[str, str]:
 def write(folder: str | Path, kind: str | None = None, output: str | Path | None = None) -> Path:
     """Write the report of a results folder and return its path: report.html (or .md, .tex, .csv) in the folder by default.
 
-    Without a format it is the one that the output's name ends in, and html if it has no ending, as /dev/stdout.
+    Without a format it is the one that the output's name ends in, and html if it has no ending, as /dev/stdout. Control
+    characters are written out: it may go to a terminal, at once or by `cat`.
     """
     ending = Path(output or "").suffix.removeprefix(".").lower()
     if kind is None and ending and ending not in FORMATS:
@@ -182,7 +183,7 @@ def write(folder: str | Path, kind: str | None = None, output: str | Path | None
         raise ValueError(f"expected the output to end in one of {known}, got {output}; rename it, or pass --format")
     kind = choose("format", kind or ending or "html", FORMATS)
     path = Path(folder) / f"report.{kind}" if output is None else Path(output)
-    text = FORMATS[kind](gather(folder))
+    text = harmless(FORMATS[kind](gather(folder)))
     with explained(f"write {path}"):
         write_atomically(path, text.encode())
     return path
@@ -274,7 +275,7 @@ _TEX_CHARACTERS = {
 
 
 def _tex(text: str) -> str:
-    return "".join(f"\\{c}" if c in "&%$#_{}" else _TEX_CHARACTERS.get(c, c) for c in text)
+    return "".join(f"\\{c}" if c in "&%$#_{}" else _TEX_CHARACTERS.get(c, c) for c in harmless(text))
 
 
 _DRAWN = {"readings", "reliability", "noise", "attacks", "distances", "curve", "curve_of_first", "figures"}  # rows, figures
