@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from attack_nets import cnn, digits, train, trained
@@ -208,6 +210,34 @@ def test_the_worst_case_transfers_from_another_network(net, points):
     assert abs(int(with_other.broken.sum()) - int(without.broken.sum())) <= 2
     with pytest.raises(ValueError, match="expected a surrogate with 10 classes, got 12"):
         attacks.worst_case(net, x, y, 0.15, surrogate=cnn(classes=12).eval(), report=False)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_transfer_goes_on_from_the_middle_and_from_files_of_before(net, points, tmp_path, monkeypatch, before):
+    """Before, the gradient on the other network was kept under the name of this one's."""
+    x, y, file = points[0][:12], points[1][:12], tmp_path / "run.safetensors"
+    run = lambda **options: attacks.worst_case(net, x, y, 0.12, surrogate=trained("normal"), report=False, **options).result
+    expected, step = run(), worst_case.TransferRound.step
+
+    def stop(self, problem, state, i):
+        if i == 4:
+            raise KeyboardInterrupt
+        step(self, problem, state, i)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RUN, "SAVE_SECONDS", 0.0)
+        patched.setattr(worst_case.TransferRound, "step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(save=file)
+    with safe_open(file, "pt") as kept:
+        header, tensors = kept.metadata(), {key: kept.get_tensor(key) for key in kept.keys()}  # noqa: SIM118
+    assert json.loads(header["header"])["step"] == 4 and "state.gradient elsewhere" in tensors
+    if before:
+        tensors["state.gradient"] = tensors.pop("state.gradient elsewhere")
+        save_file(tensors, file, header)
+    resumed = run(save=file)
+    for name in ("broken", "step", "forwards", "backwards", "x_adv"):
+        assert torch.equal(getattr(resumed, name), getattr(expected, name)), name
 
 
 class Sure(nn.Module):
