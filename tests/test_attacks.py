@@ -418,8 +418,23 @@ def test_targets_can_be_given(net, points):
     given = attacks.apgd_targeted(net, x, y, EPS["linf"], steps=10, targets=second)
     ranked = attacks.apgd_targeted(net, x, y, EPS["linf"], steps=10, targets=1)
     assert torch.equal(given.broken, ranked.broken)
-    with pytest.raises(ValueError, match=r"expected targets of shape \(60,\)"):
-        attacks.pgd(net, x, y, 0.1, targets=second[:5], loss="margin")
+    for wrong in (second[:5], second.float(), second == 0):
+        with pytest.raises(ValueError, match=r"expected integer targets of shape \(60,\)"):
+            attacks.pgd(net, x, y, 0.1, targets=wrong, loss="margin")
+
+
+@pytest.mark.parametrize("attack", [attacks.pgd, attacks.apgd_targeted, attacks.fab_targeted])
+def test_a_target_is_another_class_than_the_label(net, points, attack):
+    """Aimed at its own class a point would stand, unattacked; where the model errs, nothing is aimed."""
+    x, labels = (t[:20] for t in points)
+    with torch.no_grad():
+        best, second = net(x).topk(2, 1).indices.T
+    y = torch.where(torch.arange(20) < 5, second, labels)  # the model errs on five
+    right = int((best == y)[:8].sum())
+    own = torch.where(torch.arange(20) < 8, y, second)
+    with pytest.raises(ValueError, match=f"got {right} of {int((best == y).sum())} points aimed at their own class"):
+        attack(net, x, y, 0.1, steps=2, targets=own)
+    assert attack(net, x, y, 0.1, steps=2, targets=second).attack.count("clean") >= 5
 
 
 # other shapes, other doors

@@ -121,6 +121,10 @@ def test_a_finished_file_is_read_and_a_strange_one_refused(net, points, tmp_path
         attacks.pgd(net, x, y, 0.2, steps=3, save=file)
     with pytest.raises(ValueError, match="saved with another model"):
         attacks.pgd(trained("normal"), x, y, 0.1, steps=3, save=file)
+    aimed = tmp_path / "aimed.safetensors"
+    attacks.pgd(net, x, y, 0.1, steps=3, targets=(y + 1) % 10, save=aimed)
+    with pytest.raises(ValueError, match="other settings"):
+        attacks.pgd(net, x, y, 0.1, steps=3, targets=(y + 2) % 10, save=aimed)
     file.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="can't be read"):
         attacks.pgd(net, x, y, 0.1, steps=3, save=file)

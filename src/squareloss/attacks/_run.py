@@ -82,7 +82,7 @@ class Evaluation:
         self.pool: Tensor | None = None  # the points of this stage
         self.state: State | None = None  # of this round
         self.path = None if options.get("save") is None else Path(str(options["save"]))
-        self.mark = "" if self.path is None else _save.fingerprint(problem.network.model, x, y, self._settings())
+        self.mark = "" if self.path is None else self._fingerprint()
         self._began, self._before, self._saved = time.monotonic(), 0.0, time.monotonic()
 
     def run(self) -> Ledger:
@@ -285,10 +285,12 @@ class Evaluation:
         groups = (self.ledger.standing(through), end), (self.ledger.standing(wave), done), (waiting, begin)
         return sum(len(ids) * to_come(fell[known], since, seen, ends[-1]) for ids, since in groups if len(ids))
 
-    def _settings(self) -> str:
+    def _fingerprint(self) -> str:
         p = self.problem
         kind = f"{type(p.draws).__name__} {p.draws.seed} {p.network.precision} {self.wave_size}"
-        return f"{self.stages!r} {p.eps!r} {p.norm} {kind}"
+        settings = f"{self.stages!r} {p.eps!r} {p.norm} {kind}"
+        targets = [t for s in self.stages for r in s.rounds if isinstance(t := getattr(r, "targets", None), Tensor)]
+        return _save.fingerprint(p.network.model, self.x, self.y, settings, targets)
 
     def _write_if_due(self) -> None:
         if time.monotonic() - self._saved >= SAVE_SECONDS:

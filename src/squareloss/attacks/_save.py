@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from torch import Tensor, nn
 from squareloss._checkpoint import content, replace_tensors
 
 
-def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str) -> str:
-    """A hash of weights, points, labels and settings."""
+def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str, targets: Iterable[Tensor] = ()) -> str:
+    """A hash of weights, points, labels, settings and the classes that are aimed at, if they are given."""
     digest = hashlib.sha256(settings.encode())
-    for tensor in [x, y, *model.state_dict().values()]:
+    for tensor in [x, y, *targets, *model.state_dict().values()]:
         digest.update(content(tensor))
     return digest.hexdigest()
 

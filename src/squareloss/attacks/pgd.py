@@ -46,7 +46,8 @@ def pgd(
         steps: gradient steps, 1 or more. Points that the start alone breaks have `step` 0 in the result.
         step_size: of each; None is 2.5 eps / steps, with which a point crosses the ball in the steps there are.
         restarts: tries from different random starts, uniform in the ball.
-        targets: aim at the class of each point (N,), or at so many runners-up of the clean scores, one after another.
+        targets: aim at the class of each point (N,), another than its label where the model is right; or at so many runners-up
+            of the clean scores, one after another.
         coding: of the network, for losses that read eta; None is `Simplex()`.
         scale: factor on the scores before the loss.
         options: see `Options`.
@@ -119,6 +120,11 @@ def set_target(state: State, rank: int, targets: Tensor | None = None) -> None:
     """Put the target class of each point into the state: given, or the one `rank` places below the top of the clean scores."""
     ids = state["id"]
     state["target"] = state["order"][:, -1 - rank] if targets is None else targets.to(ids.device, torch.int64)[ids]
+    if targets is not None and (own := int((state["target"] == state["y"]).sum())):
+        raise ValueError(
+            f"expected targets other than the labels, got {own} of {len(ids)} points aimed at their own class, which is no "
+            "attack; leave those out, or aim them at another"
+        )
 
 
 def aims(targets: int | Tensor | None, num_classes: int, points: int) -> list[int]:
@@ -127,9 +133,11 @@ def aims(targets: int | Tensor | None, num_classes: int, points: int) -> list[in
         return [0]
     if isinstance(targets, Tensor):
         low, high = int(targets.min()), int(targets.max())
-        if targets.shape != (points,) or low < 0 or high >= num_classes:
+        whole = not targets.is_floating_point() and targets.dtype != torch.bool
+        if targets.shape != (points,) or not whole or low < 0 or high >= num_classes:
             raise ValueError(
-                f"expected targets of shape ({points},) in [0, {num_classes}), got {tuple(targets.shape)} from {low} to {high}"
+                f"expected integer targets of shape ({points},) in [0, {num_classes}), got {targets.dtype} of shape "
+                f"{tuple(targets.shape)} from {low} to {high}"
             )
         return [1]
     _checks.whole("targets", targets)
