@@ -23,7 +23,7 @@ from squareloss.lab.report.rows import Row, columns_of, rows_of
 from squareloss.lab.report.tables import Entry, Table, matrix, places, rates
 from squareloss.lab.report.views import View
 from squareloss.lab.report.words import judge
-from squareloss.lab.report.write import _no_html, _tex, markdown_table
+from squareloss.lab.report.write import _no_html, _tex, markdown_table, of
 from squareloss.lab.runs import Cell, Job, Result, Store, StoreError
 from squareloss.lab.studies import run
 
@@ -60,6 +60,20 @@ def test_results_of_other_settings_stay_out_and_are_counted(filled):
     assert rows[0].summary("accuracy").mean > 0.9
     (found,) = gather(store.folder)
     assert len(found.records) == 6 and any("Not shown: 1 result of other settings" in line for line in found.cautions)
+
+
+def test_seeds_that_were_not_asked_for_are_told_of(filled):
+    store, header = filled
+    told = "Not shown: {} of the same settings in this folder; --seeds 3 shows all."
+    for seeds, more in (([0], "2 more seeds (1, 2)"), ([0, 1], "1 more seed (2)")):
+        fewer = replace(header, seeds=seeds)
+        fewer.write(store)
+        (found,) = gather(store.folder)
+        assert [line for line in found.cautions if "Not shown" in line] == [told.format(more)] and not found.others
+        assert told.format(more) in write(store.folder, "md").read_text()
+        conclude(of(fewer, store.records()), console := Console(file=io.StringIO(), width=200))
+        assert told.format(more) in console.file.getvalue()
+    assert not of(replace(header, seeds=[0], in_pieces=True), store.records()).more
 
 
 def other_settings(store, header, **settings):

@@ -37,6 +37,7 @@ class StudyReport:
         rows: what is compared, with the values of every seed; `rows[0].summary("ece")` is their mean, std and n.
         settings: in what it differs from the other settings of the study in the report, in words; "" if there are none.
         others: results of the study that the report does not show at all; the first of its settings tells of them.
+        more: results of the same cells with seeds that the header does not ask for.
     """
 
     header: Header
@@ -44,6 +45,7 @@ class StudyReport:
     rows: Sequence[Row]
     settings: str = ""
     others: Sequence[Record] = ()
+    more: Sequence[Record] = ()
 
     @cached_property
     def view(self) -> View:
@@ -97,6 +99,10 @@ class StudyReport:
         done = {(record.cell, record.seed) for record in self.records}
         there = [job in done for job in product(self.header.hashes, self.header.seeds)]
         lines = [f"{there.count(False)} of {len(there)} jobs have no result yet."] if not all(there) else []
+        if self.more:
+            seeds = sorted({record.seed for record in self.more})
+            told = f"{len(seeds)} more seed{'s' * (len(seeds) > 1)} ({', '.join(map(str, seeds))})"
+            lines.append(f"Not shown: {told} of the same settings in this folder; --seeds {seeds[-1] + 1} shows all.")
         if self.others:
             last = max(self.others, key=lambda record: record.date)
             count = f"{len(self.others)} result{'s' * (len(self.others) > 1)}"
@@ -132,7 +138,9 @@ def of(header: Header, records: Sequence[Record], settings: Sequence[Header] = (
         seeds = sorted({*header.seeds, *(record.seed for record in kept if record.hash not in shared)})
         facts = [(name, str(len(seeds)) if name == "seeds" else value) for name, value in header.facts]
         header = replace(header, seeds=seeds, facts=facts)
-    return StudyReport(header, kept, rows_of(kept, header))
+    mine = {record.path for record in kept}
+    more = [record for record in asked_for(records, replace(header, seeds=())) if record.path not in mine]
+    return StudyReport(header, kept, rows_of(kept, header), more=more)
 
 
 def _settings(study: str, store: Store) -> list[StudyReport]:
@@ -147,7 +155,8 @@ def _settings(study: str, store: Store) -> list[StudyReport]:
             shown |= mine
     if len(found) > 1:
         found = [replace(one, settings=text) for one, text in zip(found, _apart(found), strict=True)]
-    others = [record for record in records if record.path not in shown]
+    told = shown.union(record.path for one in found for record in one.more)
+    others = [record for record in records if record.path not in told]
     return [replace(one, others=others) if one is found[0] else one for one in found]
 
 
