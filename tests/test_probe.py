@@ -240,6 +240,19 @@ def test_noise_leaves_the_class_frequencies(shares):
     np.testing.assert_allclose(p, np.broadcast_to(shares, p.shape), atol=0.05)
 
 
+@pytest.mark.parametrize("seed", [729, 1261, 1393])
+def test_few_scores_that_say_nothing_are_no_worse_than_the_uniform_distribution(seed):
+    """Where the scores hardly count, what is added to them is large, and a bend would be one of that."""
+    g = torch.Generator().manual_seed(seed)
+    n, k = int(torch.randint(5, 40, (1,), generator=g)), int(torch.randint(2, 5, (1,), generator=g))
+    labels, scores = torch.randint(k, (n,), generator=g), torch.randn(n, k, generator=g).double()
+    scores -= scores.mean(1, keepdim=True)
+    curve = fit_curve(scores, labels, torch.ones(n, dtype=torch.float64), torch.bincount(labels, minlength=k).double() / n)
+    assert curve.bend == 0 and float(curve.shift.abs().max()) > 1
+    likelihood = curve.probabilities(scores).gather(1, labels.unsqueeze(1)).clamp_min(1e-300).log().mean()
+    assert float(likelihood) > -np.log(k)
+
+
 @pytest.mark.parametrize(("samples", "features"), [(3000, 5), (60, 80)])
 def test_probabilities_of_many_samples_rest_on_every_so_many(monkeypatch, samples, features):
     x, y = blobs(samples, features, 3)

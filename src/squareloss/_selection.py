@@ -258,8 +258,9 @@ def fit_curve(
         if slope > 0:
             shift = level * (pull / slope)
             u = u + shift
-            slope, bend = _newton([u, -u.square()], target, share, offset, [slope, bend], passes)
-            ratio = min(max(bend / slope, -k / 2), k / (2 * (k - 1))) if slope > 0 else 0.0
+            if float(shift.abs().max()) < 1:  # else scores say next to nothing, and a bend would be one of the shift
+                slope, bend = _newton([u, -u.square()], target, share, offset, [slope, bend], passes)
+                ratio = min(max(bend / slope, -k / 2), k / (2 * (k - 1))) if slope > 0 else 0.0
     start = max(slope, 0.0)  # from far below, as of left-out scores that point away, the steps would not come back
     (slope,) = _newton([u - ratio * u.square()], target, share, offset, [start], passes)
     passes.line.close()
