@@ -111,6 +111,47 @@ def test_flow_solves_its_equation():
     assert relative(found.dual, descent) < 1e-3
 
 
+WEIGHTED = {
+    "ridge": lambda x, y, **w: Spectral.of(x, y, **w).ridge(0.3),
+    "flow": lambda x, y, **w: Spectral.of(x, y, **w).flow(0.7, mu=0.2),
+    "conjugate gradients": lambda x, y, **w: conjugate_gradients(x, y, 0.3, tolerance=1e-12, **w),
+    "in float32": lambda x, y, **w: conjugate_gradients(x, y, 0.3, tolerance=1e-12, dtype=torch.float32, **w),
+}
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("solver", WEIGHTED)
+def test_whole_weights_are_repeated_samples(solver, outputs):
+    (x, y), (z, _) = problem(outputs=outputs), problem(seed=1)
+    y = y.squeeze(1)
+    weight = torch.randint(1, 5, (150,), generator=torch.Generator().manual_seed(0))
+    repeated = WEIGHTED[solver](x.repeat_interleave(weight, 0), y.repeat_interleave(weight, 0))
+    weighted = WEIGHTED[solver](x, y, weight=weight)
+    torch.testing.assert_close(weighted(z), repeated(z), atol=1e-9, rtol=0)
+    assert weighted.dual.shape == y.shape
+
+
+def test_the_preconditioner_knows_the_weights():
+    """Of weights that differ by far, one that does not takes many more iterations; and a start is one of a, not of b."""
+    x, y = problem(n=600)
+    weight = torch.logspace(-3, 3, 600, dtype=torch.float64)
+    nystrom = Nystrom.of(NTK(), x, 300, weight=weight)
+    matrix = (weight.sqrt() * NTK().matrix(x)) * weight.sqrt().unsqueeze(1)
+    assert relative(nystrom.factor @ nystrom.factor.T, matrix) < 0.02
+    found = conjugate_gradients(x, y, 1.0, weight=weight, preconditioner=nystrom)
+    blind = conjugate_gradients(x, y, 1.0, weight=weight, preconditioner=Nystrom.of(NTK(), x, 300))
+    assert found.residual <= 1e-6 and found.iterations < blind.iterations / 2
+    assert conjugate_gradients(x, y, 1.0, weight=weight, preconditioner=nystrom, start=found.dual).iterations == 0
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(150), torch.ones(149), torch.full((150,), math.inf)])
+def test_weights_are_positive_and_one_a_sample(wrong):
+    x, y = problem()
+    for solver in WEIGHTED.values():
+        with pytest.raises(ValueError, match=r"expected (positive|finite).*weights|expected weights of shape \(150,\)"):
+            solver(x, y, weight=wrong)
+
+
 def test_flow_in_directions_the_kernel_cannot_see():
     """Antipodal pairs: some eigenvalues are zero, and there a grows as t y."""
     x, y = problem(n=20, d=1)

@@ -40,7 +40,8 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Arguments:
         mu: the penalty > 0, or several to choose from; 0 interpolates (exact solver, distinct points). None, the default,
-            chooses from 28 values from 1e-6 to 1e3 times the kernel's diagonal, or from 5 of them with the iterative solver.
+            chooses from 28 values from 1e-6 to 1e3 times the kernel's diagonal and the mean weight of a sample, or from 5 of
+            them with the iterative solver.
         kernel: a kernel on the sphere; None is `NTK()`.
         bias: whether inputs are put on the sphere: features are centred and scaled so that |x|^2 is 1 on average, and
             (x, 1) / |(x, 1)| is taken. If False they must lie on the unit sphere, and others are refused.
@@ -56,8 +57,9 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         verbose: show progress.
 
     Attributes after fitting:
-        classes_: (K,). mu_: the mu chosen. dual_coef_: (n, K). path_: {"mu", "brier", "accuracy"} of every candidate.
-        solution_: f itself, a `Solution`. temperature_, bend_, shift_ (K,): of the probabilities, as in `RidgeProbe`.
+        classes_: (K,). mu_: the mu chosen. dual_coef_: (n, K), of the samples of positive weight.
+        path_: {"mu", "brier", "accuracy"} of every candidate. solution_: f itself, a `Solution`.
+        temperature_, bend_, shift_ (K,): of the probabilities, as in `RidgeProbe`.
     """
 
     def __init__(
@@ -87,24 +89,36 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any) -> NTKClassifier:
-        """Fit features X (n, d) and labels y (n,)."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> NTKClassifier:
+        """Fit features X (n, d) and labels y (n,), with squares weighted by sample_weight (n,), which are not negative.
+
+        Samples of weight 0 count for nothing, but their classes are known; leaving a sample out removes it whatever its weight.
+        """
         X = inputs.features(self, X, reset=True)
         columns, many = inputs.labels(y, len(X))
         if many:
             raise ValueError(f"expected one label a sample, y of shape ({len(X)},), got shape {np.shape(y)}")
-        if len(X) < 2:
-            raise ValueError(f"expected at least 2 samples, got n_samples = {len(X)}; leave-one-out needs one to be left")
         mus = self._check_options()
+        self._device, self._seed = inputs.device(self.device, X), inputs.seed(self.random_state)
+        weight = inputs.weights(sample_weight, X, self._device)
+        present = weight > 0
+        if (count := int(present.sum())) < 2:
+            raise ValueError(
+                f"expected at least 2 samples{'' if count == len(X) else ' of positive weight'}, got n_samples = {count}; "
+                "leave-one-out needs one to be left"
+            )
         self.classes_ = np.unique(columns[:, 0])
         if len(self.classes_) < 2:
             raise ValueError(f"expected two classes or more, got one class: {self.classes_.tolist()}")
-        self._device, self._seed = inputs.device(self.device, X), inputs.seed(self.random_state)
-        points = self._place(X, reset=True)
         labels = torch.from_numpy(inputs.indices(self.classes_, columns[:, 0])).to(self._device)
+        if count < len(X):
+            X = X[present.to(X.device) if isinstance(X, Tensor) else present.cpu().numpy()]
+            labels, weight = labels[present], weight[present]
+        points = self._place(X, weight)
         limit = EXACT if mus is not None and len(mus) == 1 else CHOICE
         exact = self.solver == "exact" or (self.solver == "auto" and len(points) <= limit)
-        self._curve = self._fit_exact(points, labels, mus) if exact else self._fit_iterative(points, labels, mus)
+        fitted = self._fit_exact if exact else self._fit_iterative
+        self._curve = fitted(points, labels, weight, mus)
         return self
 
     def decision_function(self, X: Any) -> Any:
@@ -163,80 +177,94 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_kernel(self.kernel)
         return mus
 
-    def _place(self, X: Any, *, reset: bool) -> Tensor:
-        """Points of the sphere (n, d + 1), or the inputs themselves (n, d) if they are there, to within their precision."""
+    def _place(self, X: Any, weight: Tensor | None = None) -> Tensor:
+        """Points of the sphere (n, d + 1), or the inputs themselves (n, d) if they are there, to within their precision.
+
+        Those of a fit come with their weights, and say where the centre is, and what the scale.
+        """
         if not self.bias:
             x = inputs.tensor(X)
             return on_sphere(x if x.is_floating_point() else x.double(), "X").to(self._device)
         x = inputs.tensor(X).to(self._device).double()
-        if reset:
+        if weight is not None:
             inputs.check_size(x)
-            self._mean = x.mean(0)
-            variance = x.var(0, correction=0)
+            share = weight / weight.sum()
+            self._mean = share @ x
+            variance = (share @ (x - self._mean).square()).where(x.amax(0) > x.amin(0), 0.0)  # not the rounding of a constant
             variance = variance if self.scale_features else variance.mean().expand_as(variance)
             self._scale = (torch.where(variance > 0, variance, 1.0) * x.shape[1]).sqrt()
         return to_sphere((x - self._mean) / self._scale)
 
-    def _fit_exact(self, points: Tensor, labels: Tensor, mus: list[float] | None) -> Curve:
+    def _fit_exact(self, points: Tensor, labels: Tensor, weight: Tensor, mus: list[float] | None) -> Curve:
         """mu by exact leave-one-out, and the probability map of its scores."""
         kernel = check_kernel(self.kernel)
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
         if mus is not None and len(mus) == 1:
-            mu = mus[0]
-            matrix = kernel_matrix(kernel, points, self.memory_gb)
+            mu, root = mus[0], weight.sqrt().unsqueeze(1)
+            matrix = kernel_matrix(kernel, points, self.memory_gb).mul_(root).mul_(root.T)
             factor = Factor.of(matrix, mu, points, progress=self.verbose)
-            self.solution_ = Solution(kernel, points, factor.solve(codes), mu)
-            left_out = codes - self.solution_.dual / factor.inverse_diagonal().unsqueeze(1)
-            self._choose([mu], [left_out], codes, labels)
+            self.solution_ = Solution(kernel, points, root * factor.solve(root * codes), mu)
+            left_out = codes - self.solution_.dual / (weight * factor.inverse_diagonal()).unsqueeze(1)
+            self._choose([mu], [left_out], codes, labels, weight)
         else:
-            spectral = Spectral.of(points, codes, kernel, memory_gb=self.memory_gb, progress=self.verbose)
+            spectral = Spectral.of(points, codes, kernel, weight=weight, memory_gb=self.memory_gb, progress=self.verbose)
             mus = mus or spectral.eigen.grid()
-            left_out, mu = self._choose(mus, spectral.leave_one_out_path(mus), codes, labels)
+            left_out, mu = self._choose(mus, spectral.leave_one_out_path(mus), codes, labels, weight)
             self.solution_ = spectral.ridge(mu)
-        return self._probability_map(left_out, labels, labels)
+        return self._probability_map(left_out, labels, weight, self._frequency(labels, weight))
 
-    def _fit_iterative(self, points: Tensor, labels: Tensor, mus: list[float] | None) -> Curve:
+    def _fit_iterative(self, points: Tensor, labels: Tensor, weight: Tensor, mus: list[float] | None) -> Curve:
         """mu and the probability map by samples held out, from the largest mu down; then all samples."""
         kernel = check_kernel(self.kernel)
         order = torch.randperm(len(points), generator=torch.Generator().manual_seed(self._seed)).to(points.device)
         held = min(HELD_OUT, max(1, len(points) // 5))
         out, rest = order[:held], order[held:]
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
-        mus = sorted(mus or [kernel.diagonal * 10.0**k for k in range(-2, 3)], reverse=True)
-        rank = default_rank(len(rest))
-        nystrom = Nystrom.of(kernel, points[rest], rank, seed=self._seed, dtype=torch.float32, progress=self.verbose)
+        level = kernel.diagonal * float(weight.mean())
+        mus = sorted(mus or [level * 10.0**k for k in range(-2, 3)], reverse=True)
+        fitted = points[rest], codes[rest], weight[rest]
+        nystrom = Nystrom.of(
+            kernel, points[rest], default_rank(len(rest)), weight=weight[rest], seed=self._seed, dtype=torch.float32,
+            progress=self.verbose,
+        )  # fmt: skip
         start, scores, duals = None, [], []
         for mu in mus:
-            solution = self._solve(points[rest], codes[rest], mu, kernel, nystrom, start, max(self.tolerance, 1e-3))
+            solution = self._solve(*fitted, mu, kernel, nystrom, start, max(self.tolerance, 1e-3))
             start = solution.dual
             scores.append(solution(points[out]))
             duals.append(start)
-        chosen, mu = self._choose(mus, scores, codes[out], labels[out])
+        chosen, mu = self._choose(mus, scores, codes[out], labels[out], weight[out])
         start = torch.zeros_like(codes)
         start[rest] = duals[mus.index(mu)]
-        self.solution_ = self._solve(points, codes, mu, kernel, None, start, self.tolerance)
-        return self._probability_map(chosen, labels[out], labels)
+        self.solution_ = self._solve(points, codes, weight, mu, kernel, None, start, self.tolerance)
+        return self._probability_map(chosen, labels[out], weight[out], self._frequency(labels, weight))
 
     def _solve(
-        self, x: Tensor, y: Tensor, mu: float, kernel: Kernel, nystrom: Nystrom | None, start: Tensor | None, tolerance: float
-    ) -> Solution:
+        self, x: Tensor, y: Tensor, weight: Tensor, mu: float, kernel: Kernel, nystrom: Nystrom | None, start: Tensor | None,
+        tolerance: float,
+    ) -> Solution:  # fmt: skip
         return conjugate_gradients(
-            x, y, mu, kernel, tolerance=tolerance, dtype=torch.float32, start=start, preconditioner=nystrom,
+            x, y, mu, kernel, weight=weight, tolerance=tolerance, dtype=torch.float32, start=start, preconditioner=nystrom,
             seed=self._seed, memory_gb=self.memory_gb, progress=self.verbose,
         )  # fmt: skip
 
-    def _choose(self, mus: list[float], scores: list[Tensor], codes: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+    def _choose(
+        self, mus: list[float], scores: list[Tensor], codes: Tensor, labels: Tensor, weight: Tensor
+    ) -> tuple[Tensor, float]:
         """The scores and the mu that are best on samples that were left out."""
-        k = codes.shape[1]
-        brier = [float((f - codes).square().sum(1).mean()) / k**2 for f in scores]
-        accuracy = [float((f.argmax(1) == labels).double().mean()) for f in scores]
+        k, share = codes.shape[1], weight / weight.sum()
+        brier = [float(share @ (f - codes).square().sum(1)) / k**2 for f in scores]
+        accuracy = [float(share @ (f.argmax(1) == labels).double()) for f in scores]
         self.path_ = {"mu": mus, "brier": brier, "accuracy": accuracy}
         best = int(np.argmin(brier) if self.criterion == "brier" else np.argmax(accuracy))
         return scores[best], mus[best]
 
-    def _probability_map(self, scores: Tensor, labels: Tensor, everyone: Tensor) -> Curve:
-        frequency = torch.bincount(everyone, minlength=len(self.classes_)).double() / len(everyone)
-        return fit_curve(scores, labels, torch.ones_like(scores[:, 0]), frequency, progress=self.verbose)
+    def _frequency(self, labels: Tensor, weight: Tensor) -> Tensor:
+        """Of the classes, (K,)."""
+        return torch.bincount(labels, weight, minlength=len(self.classes_)) / weight.sum()
+
+    def _probability_map(self, scores: Tensor, labels: Tensor, weight: Tensor, frequency: Tensor) -> Curve:
+        return fit_curve(scores, labels, weight, frequency, progress=self.verbose)
 
     def _fitted(self) -> Solution:
         if not hasattr(self, "solution_"):
@@ -245,7 +273,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> Tensor:
         solution = self._fitted()
-        return solution(self._place(inputs.features(self, X, reset=False), reset=False))
+        return solution(self._place(inputs.features(self, X, reset=False)))
 
     def _shifted(self, X: Any) -> Tensor:
         return self._scores(X) + len(self.classes_) * self._curve.shift

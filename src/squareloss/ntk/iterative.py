@@ -49,12 +49,17 @@ class Nystrom:
         points: Tensor,
         rank: int,
         *,
+        weight: Tensor | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
         progress: bool = False,
     ) -> Nystrom:
-        """Sample `rank` of the points (n, d) uniformly, by the seed; F is stored in this dtype, computed in float64."""
+        """Sample `rank` of the points (n, d) uniformly, by the seed; F is stored in this dtype, computed in float64.
+
+        With weights (n,), on the diagonal of S, it is of S^(1/2) H S^(1/2), as `conjugate_gradients` with them needs.
+        """
         n, line = len(points), Line("preconditioner", progress)
+        root = _root(weight, points).T  # (1, n)
         if not 1 <= rank <= n:
             raise ValueError(f"expected a rank from 1 to the {n} points there are, got {rank}")
         order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:rank]
@@ -66,6 +71,7 @@ class Nystrom:
         gram = torch.zeros_like(core)
         for i in range(0, n, ROWS):
             part = torch.linalg.solve_triangular(core, kernel.matrix(chosen, points[i : i + ROWS]), upper=False)  # (r, rows)
+            part *= root[:, i : i + ROWS]
             factor[i : i + ROWS] = part.T
             gram.addmm_(part, part.T)
             line(min(1.0, (i + ROWS) / n))
@@ -91,6 +97,7 @@ def conjugate_gradients(
     mu: float,
     kernel: Kernel | None = None,
     *,
+    weight: Tensor | None = None,
     tolerance: float = 1e-6,
     rank: int | None = None,
     dtype: torch.dtype = torch.float64,
@@ -109,11 +116,13 @@ def conjugate_gradients(
 
     Arguments:
         x, y, kernel: as in `ridge`. mu: > 0.
+        weight: positive, (n,), of the squares. It solves (S^(1/2) H S^(1/2) + mu I) b = S^(1/2) y then, with S the diagonal
+            matrix of the weights and a = S^(1/2) b; the residual is that of b.
         rank: of the preconditioner; 5 sqrt(n), but 5,000 at most, if None. More pays where mu is small.
         dtype: float64 or float32, of the products on the way and of the preconditioner.
         max_iterations: products on the way, at most; a warning says if that was too few.
         start: a (n,) or (n, K) to begin at, such as the solution at a mu nearby.
-        preconditioner: one made before for the same points; it serves every mu.
+        preconditioner: one made before for the same points and weights; it serves every mu.
         seed: of the points the preconditioner samples.
         tile: as in `Kernel.matrix`. memory_gb: as in `ridge`, for the preconditioner.
         progress: show it.
@@ -125,10 +134,12 @@ def conjugate_gradients(
     if preconditioner is None:
         rank = min(len(points), rank or default_rank(len(points)))
         check_memory(len(points) * rank * dtype.itemsize, points.device, memory_gb)
-        preconditioner = Nystrom.of(kernel, points, rank, seed=seed, dtype=dtype, progress=progress)
-    goal = tolerance * targets.norm(dim=0)
-    system = _System(kernel, points, mu, tile, preconditioner.at(mu), goal, tolerance, Line("conjugate gradients", progress))
-    dual = torch.zeros_like(targets) if start is None else start.reshape_as(targets).double().clone()
+        preconditioner = Nystrom.of(kernel, points, rank, weight=weight, seed=seed, dtype=dtype, progress=progress)
+    root = _root(weight, points)
+    targets = root * targets
+    goal, line = tolerance * targets.norm(dim=0), Line("conjugate gradients", progress)
+    system = _System(kernel, points, root, mu, tile, preconditioner.at(mu), goal, tolerance, line)
+    dual = torch.zeros_like(targets) if start is None else start.reshape_as(targets).double() / root
     residual = targets if start is None else targets - system.times(dual, torch.float64)
     iterations = 0
     for _ in range(ROUNDS):
@@ -141,15 +152,25 @@ def conjugate_gradients(
     reached = float((residual.norm(dim=0) / targets.norm(dim=0).clamp_min(1e-300)).max())
     if reached > tolerance:
         warnings.warn(_unfinished(reached, tolerance, iterations), RuntimeWarning, stacklevel=2)
-    return Solution(kernel, points, dual.view_as(y), mu, reached, iterations)
+    return Solution(kernel, points, (root * dual).view_as(y), mu, reached, iterations)
+
+
+def _root(weight: Tensor | None, points: Tensor) -> Tensor:
+    """The square roots of weights (n,) as a column (n, 1); ones for None."""
+    if weight is None:
+        return points.new_ones(len(points), 1, dtype=torch.float64)
+    if weight.shape != points.shape[:1] or not bool(((weight > 0) & weight.isfinite()).all()):
+        raise ValueError(f"expected positive, finite weights of shape ({len(points)},), got others, {tuple(weight.shape)}")
+    return weight.to(points.device).double().sqrt().unsqueeze(1)
 
 
 @dataclass(frozen=True)
 class _System:
-    """H + mu I and its preconditioner."""
+    """S^(1/2) H S^(1/2) + mu I, with weights S, and its preconditioner."""
 
     kernel: Kernel
     points: Tensor
+    root: Tensor  # (n, 1), of the weights
     mu: float
     tile: int | None
     precondition: Callable[[Tensor], Tensor]
@@ -158,8 +179,8 @@ class _System:
     line: Line
 
     def times(self, v: Tensor, dtype: torch.dtype) -> Tensor:
-        """(H + mu I) v."""
-        return self.kernel.product(self.points, None, v, tile=self.tile, dtype=dtype) + self.mu * v
+        """The matrix times v."""
+        return self.root * self.kernel.product(self.points, None, self.root * v, tile=self.tile, dtype=dtype) + self.mu * v
 
     def descend(self, rhs: Tensor, dtype: torch.dtype, limit: int) -> tuple[Tensor, int]:
         """Conjugate gradients from 0, every column by itself, until each residual's norm is half its goal; and how many steps.

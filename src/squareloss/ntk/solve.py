@@ -115,7 +115,8 @@ class Spectral:
     """All of ridge and of gradient flow from one eigendecomposition of H, about 30 times the cost of one factorisation.
 
     Attributes:
-        kernel: h. points: (n, d). eigen: eigenvalues and eigenvectors of H, and the targets in their basis. shape: of y.
+        kernel: h. points: (n, d). eigen: eigenvalues and eigenvectors of H, weighted if the samples are, and the targets in
+            their basis. shape: of y.
     """
 
     kernel: Kernel
@@ -130,15 +131,19 @@ class Spectral:
         y: Tensor,
         kernel: Kernel | None = None,
         *,
+        weight: Tensor | None = None,
         memory_gb: float | None = None,
         progress: bool = False,
     ) -> Spectral:
-        """Decompose the kernel matrix of x (n, d) for targets y (n,) or (n, K); arguments as in `ridge`."""
+        """Decompose the kernel matrix of x (n, d) for targets y (n,) or (n, K); arguments as in `ridge`.
+
+        weight: positive, (n,), of the squares: everything is then of sum_i weight_i |y_i - f(x_i)|^2 + mu |f|^2.
+        """
         points, targets, kernel = problem(x, y, kernel)
         matrix = kernel_matrix(kernel, points, memory_gb, copies=4)
         if progress:
             announce("eigendecomposition", _eigen_seconds(matrix))
-        return cls(kernel, points, KernelPath.from_kernel(matrix, targets), y.shape)
+        return cls(kernel, points, KernelPath.from_kernel(matrix, targets, weight), y.shape)
 
     def ridge(self, mu: float) -> Solution:
         """The solution at one mu."""
@@ -157,8 +162,8 @@ class Spectral:
         if not time >= 0:
             raise ValueError(f"expected a time >= 0, got {time}")
         rate = self.eigen.values + mu
-        weight = torch.where(rate > 0, -torch.expm1(-rate * time) / rate.clamp_min(1e-300), time)
-        dual = self.eigen.vectors @ (self.eigen.cross * weight.unsqueeze(1))
+        share = torch.where(rate > 0, -torch.expm1(-rate * time) / rate.clamp_min(1e-300), time)
+        dual = self.eigen.weight.sqrt().unsqueeze(1) * (self.eigen.vectors @ (self.eigen.cross * share.unsqueeze(1)))
         return Solution(self.kernel, self.points, dual.view(self.shape), mu)
 
     def leave_one_out(self, mu: float) -> Tensor:
