@@ -130,6 +130,18 @@ def test_weights_of_samples_held_out_count_where_leave_one_out_has_no_closed_for
     assert float((curve - plain).abs().max()) > 0.01
 
 
+def test_of_as_many_hits_the_first_mu_is_taken():
+    """Whichever samples they are: a sum of shares would differ in its last digit."""
+    labels, codes = torch.zeros(30, dtype=torch.int64), Simplex().encode(torch.zeros(30, dtype=torch.int64), 2).double()
+    generator = torch.Generator().manual_seed(0)
+    model = NTKClassifier(criterion="accuracy")
+    model.classes_ = np.arange(2)
+    hits = [(torch.randperm(30, generator=generator) < 17).long() for _ in range(500)]
+    scores = [Simplex().encode(1 - hit, 2).double() for hit in hits]
+    assert model._choose(list(range(500)), scores, codes, labels, torch.ones(30, dtype=torch.float64))[1] == 0
+    assert set(model.path_["accuracy"]) == {17 / 30}
+
+
 def test_weights_that_can_not_be():
     x, y = circle(20)
     with pytest.raises(ValueError, match="Negative"):

@@ -252,9 +252,9 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, mus: list[float], scores: list[Tensor], codes: Tensor, labels: Tensor, weight: Tensor
     ) -> tuple[Tensor, float]:
         """The scores and the mu that are best on samples that were left out."""
-        k, share = codes.shape[1], weight / weight.sum()
-        brier = [float(share @ (f - codes).square().sum(1)) / k**2 for f in scores]
-        accuracy = [float(share @ (f.argmax(1) == labels).double()) for f in scores]
+        k, total = codes.shape[1], float(weight.sum())  # divided by last: so many hits are as many, whichever they are
+        brier = [float(weight @ (f - codes).square().sum(1)) / (k**2 * total) for f in scores]
+        accuracy = [float(weight @ (f.argmax(1) == labels).double()) / total for f in scores]
         self.path_ = {"mu": mus, "brier": brier, "accuracy": accuracy}
         best = int(np.argmin(brier) if self.criterion == "brier" else np.argmax(accuracy))
         return scores[best], mus[best]
