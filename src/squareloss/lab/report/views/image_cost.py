@@ -74,4 +74,5 @@ def _measuring(net: Net, kind: str) -> float | None:
 
 
 def _trainings(net: Net) -> dict[int, float]:
-    return {s: m["timings"]["clean"]["training"] for s, m in net.metrics.items() if "clean" in m.get("timings", {})}
+    clean = {seed: metrics.get("timings", {}).get("clean", {}) for seed, metrics in net.metrics.items()}
+    return {seed: spent["training"] for seed, spent in clean.items() if "training" in spent}
