@@ -179,6 +179,11 @@ DAMAGE = {
     "no metrics": lambda path: path.write_text(path.read_text().replace('"metrics"', '"metric"')),
     "no format": lambda path: path.write_text(path.read_text().replace('"format"', '"forma"')),
     "no date": lambda path: path.write_text(re.sub(r'"date": "[^"]*"', '"date": "<b>"', path.read_text())),
+    "an artefact elsewhere": lambda path: path.write_text(
+        path.read_text().replace('"artefacts": []', '"artefacts": ["/a.png"]')
+    ),
+    "an artefact without a name": lambda path: path.write_text(path.read_text().replace('"artefacts": []', '"artefacts": [1]')),
+    "another spec": lambda path: path.write_text(path.read_text().replace('"lr": 0.1', '"lr": "0.1"')),
     "deep": lambda path: path.write_text("[" * 100_000),
     "huge": lambda path: path.write_text(re.sub(r'"x": \d+', f'"x": {"9" * 400}', path.read_text())),
 }

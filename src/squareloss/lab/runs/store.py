@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from squareloss.lab.runs import facts
-from squareloss.lab.runs.study import Artefact, Job, Result, check_name, finite, unfinite
+from squareloss.lab.runs.study import SAFE, Artefact, Job, Result, check_name, finite, hash_of, unfinite
 
 FORMAT = 1
 _REASONS = {
@@ -215,12 +215,16 @@ def read(path: Path, expected_hash: str | None = None) -> Record:
     )
     if not wrong and not _DATE.match(content["date"]):
         wrong = ["date"]
+    if not wrong and not all(isinstance(name, str) and SAFE.fullmatch(name) for name in content["artefacts"]):
+        wrong = ["artefacts"]
     if wrong:
         raise Damaged(f"expected a result in {path}, got one without a valid {wrong[0]!r}")
     if expected_hash not in (None, content["hash"]):
         raise Damaged(f"expected the result of cell {expected_hash} in {path}, got that of {content['hash']}")
-    entries = {key: content[key] for key in _TYPES}
-    return Record(**{**entries, "spec": unfinite(content["spec"]), "metrics": unfinite(content["metrics"])}, path=path)
+    entries = {key: content[key] for key in _TYPES} | {key: unfinite(content[key]) for key in ("spec", "metrics")}
+    if hash_of(entries["spec"]) != entries["hash"]:
+        raise Damaged(f"expected the spec of cell {entries['hash']} in {path}, got another")
+    return Record(**entries, path=path)
 
 
 def _integer(text: str) -> int:

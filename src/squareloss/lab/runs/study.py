@@ -17,7 +17,7 @@ from squareloss.lab.names import choose
 
 SCALES = ("smoke", "laptop", "paper")
 STATUSES = ("done", "diverged")
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
+SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -55,12 +55,17 @@ class Cell:
             raise ValueError(f"expected cpus and gpus of cell {self.name!r} not to be negative, got {self.cpus}, {self.gpus}")
         if not 0 < self.weight < math.inf:
             raise ValueError(f"expected the weight of cell {self.name!r} to be a number > 0, got {self.weight}")
-        text = json.dumps(finite(_integral(self.spec)), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        object.__setattr__(self, "_hash", hashlib.sha256(text.encode()).hexdigest()[:12])
+        object.__setattr__(self, "_hash", hash_of(self.spec))
 
     def hash(self) -> str:
-        """Twelve hexadecimal digits of the SHA-256 of the spec's canonical JSON: keys sorted, 1.0 written as 1."""
+        """`hash_of` its spec."""
         return self._hash  # type: ignore[attr-defined, no-any-return]
+
+
+def hash_of(spec: Mapping[str, Any]) -> str:
+    """Twelve hexadecimal digits of the SHA-256 of a spec's canonical JSON: keys sorted, 1.0 written as 1."""
+    text = json.dumps(finite(_integral(spec)), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,7 @@ def expand(study: Study, scale: str, seeds: Sequence[int]) -> list[Job]:
 
 def check_name(name: str, what: str) -> None:
     """Raise unless a name is safe as a file name everywhere."""
-    if not _SAFE.fullmatch(name):
+    if not SAFE.fullmatch(name):
         raise ValueError(
             f"expected {what} to be at most 100 letters, digits and ._+=,- that begin with a letter or digit, got {name!r}"
         )
