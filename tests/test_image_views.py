@@ -328,8 +328,8 @@ def test_cost_is_projected_from_complete_networks():
     table = image_cost.cost([sl])
     assert [entry.text for entry in table.rows[0][4:]] == ["250", "10", "110", "110", "110", "590"]
     assert table.caption.endswith("0.8 hours for 1 of its 8 networks; the others are not complete yet.")  # five times 590 s
-    # measures 470 s a pair: 2 WRNs at (2.2 x 500 + 3.8 x 470) s, ResNet-50 at (3.3 x 500 + 1.8 x 470) s
-    hours = 5 * (500 + 470 + 2 * (2.2 * 500 + 3.8 * 470) + 3.3 * 500 + 1.8 * 470) / 3600
+    # measures 470 s a pair: 2 WRNs at (2.2 x 500 + 3.9 x 470) s, ResNet-50 at (3.3 x 500 + 1.8 x 470) s
+    hours = 5 * (500 + 470 + 2 * (2.2 * 500 + 3.9 * 470) + 3.3 * 500 + 1.8 * 470) / 3600
     assert f"1.3 hours for 2 of its 8 networks; about {hours:.1f} for all" in image_cost.cost([ce, sl]).caption
     sl.metrics[0]["timings"]["clean"]["training"] = 400.0  # a busy chip
     sl.seconds["clean"][0], sl.seconds["pgd"][1] = 415.0, 300.0
