@@ -106,9 +106,17 @@ def test_one_hidden_is_its_formula():
     assert wide.weight.std().item() == pytest.approx(0.5, rel=0.02)
 
 
+def test_a_generator_decides_the_one_hidden_network_and_leaves_the_global_one_alone():
+    before = torch.random.get_rng_state()
+    a, b = (OneHidden(4, 51, generator=torch.Generator().manual_seed(0)) for _ in range(2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(a.weight, b.weight) and torch.equal(a.signs, b.signs)
+
+
 def test_an_antisymmetric_start_is_zero():
     net = OneHidden(4, 50, antisymmetric=True, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(net(torch.randn(6, 4)), torch.zeros(6, 1), atol=1e-6, rtol=0)
+    assert net.weight.shape == (50, 4) and torch.equal(build(net.spec).signs.sum(), torch.tensor(0.0))
     with pytest.raises(ValueError, match="even width.*got 3"):
         OneHidden(4, 3, antisymmetric=True)
 

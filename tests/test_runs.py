@@ -4,6 +4,8 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +131,25 @@ def test_a_study_that_forgets_a_job_or_does_another_is_told(toy, tmp_path):
 
     outcome = execute(Wrong(tmp_path / "log.txt", name="wrong", cells_=1), "smoke", [0], tmp_path / "q")
     assert "gave a result for x/seed0, which it had not to do" in outcome.message() and outcome.new == 0
+
+
+def test_the_time_of_a_result_is_its_own_or_that_since_the_last(tmp_path):
+    class Timed(Toy):
+        def run(self, jobs, context):
+            for job, (nap, seconds) in zip(jobs, ((0.5, None), (0.0, None), (0.0, 1000.0)), strict=True):
+                time.sleep(nap)
+                yield Result(job, {}, seconds=seconds)
+
+    study = Timed(tmp_path / "log.txt", cells_=3, group="all")
+    first, second, third = (r.seconds for r in execute(study, "smoke", [0], tmp_path / "r").records)
+    assert 0.5 <= first and second < first and third == 1000
+
+
+def test_scratch_lies_with_the_results_where_they_can_be_seen(toy, tmp_path):
+    here = schedule.StudyWork(toy(), tmp_path / "r" / ".scratch")
+    assert here._root() == Path(tempfile.gettempdir(), "squareloss-scratch"), "a node that does not share the folder"
+    (tmp_path / "r").mkdir()
+    assert here._root() == tmp_path / "r" / ".scratch"
 
 
 def test_an_error_of_several_lines_is_named_by_its_first(tmp_path):
@@ -298,12 +319,13 @@ def test_a_job_may_go_on_from_its_scratch(tmp_path):
 
 def test_a_worker_that_is_killed_is_replaced_and_its_job_done_again(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "ATTEMPTS", 2)
-    study = toy(cells_=5, tricks=(("cell1", "die once"), ("cell3", "die")))
-    outcome = execute(study, "smoke", [0], tmp_path / "r", "processes", workers=2)
+    study, notes = toy(cells_=5, tricks=(("cell1", "die once"), ("cell3", "die"))), Notes()
+    outcome = execute(study, "smoke", [0], tmp_path / "r", "processes", workers=2, progress=notes)
     assert {r.cell for r in outcome.records} == {"cell0", "cell1", "cell2", "cell4"}
     (failure,) = outcome.failures
     assert failure.job.cell.name == "cell3" and "killed by SIGKILL" in failure.error and "tried 2 times" in failure.error
     assert study.attempts()["cell1/seed0"] == 2 and study.attempts()["cell3/seed0"] == 2
+    assert sum(note.startswith("cell1/seed0: its process was killed by SIGKILL: perhaps") for note in notes.notes) == 1
     assert list((tmp_path / "r" / ".leases").iterdir()) == []
 
 
