@@ -75,7 +75,7 @@ def trained():
         loss = LOSSES[name](10)
         recipe = Recipe(epochs=6, batch_size=64, lr=0.1, schedule="linear", augment=False, precision="float32")
         train(Run(network, loss, recipe, 0, data.train.x, data.train.y, measure.Standardize(data.mean, data.std)))
-        result = measure.measure(network, loss, data, noise=(1e-6, 0.5), eps=(0.02, 0.1), attacked=60, steps=5, seed=0)
+        result = measure.measure(network, loss, data, noise=(1e-6, 0.5), eps=(0.1, 0.02), attacked=60, steps=5, seed=0)
         found[name] = (network, loss, result)
     return data, found
 
@@ -112,7 +112,8 @@ def test_only_square_losses_have_a_share_outside(trained):
 @pytest.mark.parametrize("name", ["ce", "simplex"])
 def test_the_worst_case_is_the_worst(trained, name):
     attacks = trained[1][name][2]["attacks"]
-    assert attacks["points"] == 60
+    assert attacks["points"] == 60 and attacks["eps"] == [0.02, 0.1]
+    assert attacks["robust"]["worst case"][0] > attacks["robust"]["worst case"][1], "the smaller radius first, as asked or not"
     for standing in attacks["robust"].values():
         assert attacks["clean"] >= standing[0] >= standing[1]
         assert all(low <= high for low, high in zip(attacks["robust"]["worst case"], standing, strict=True))
@@ -173,15 +174,18 @@ def test_the_worst_case_counts_what_any_attack_breaks(monkeypatch):
     broken = {"ce": 0, "margin": 1, "angle": 2}
 
     def one(model, x, y, radius, *, loss, **options):
+        told.append((options["steps"], options["seed"]))
         return SimpleNamespace(broken=torch.arange(len(x)) == broken[loss])
 
     def none(model, x, y, radius, **options):
+        told.append(options)
         return SimpleNamespace(result=SimpleNamespace(broken=torch.zeros(len(x), dtype=torch.bool)))
 
     monkeypatch.setattr(measure, "pgd", one)
     monkeypatch.setattr(measure, "worst_case", none)
-    preprocess, rows, heard = measure.Standardize(data.mean, data.std), torch.arange(10), []
-    found = measure._attacks(network, LOSSES["ce"](10), preprocess, data, rows, [0.1], 5, 0, heard.append)
+    preprocess, rows, heard, told = measure.Standardize(data.mean, data.std), torch.arange(10), [], []
+    found = measure._attacks(network, LOSSES["ce"](10), preprocess, data, rows, [0.1], 5, 7, heard.append)
+    assert told == [(5, 7), (5, 7), (5, 7), {"report": False, "seed": 7}]
     assert found["attacks"]["robust"] == {"ce": [0.9], "margin": [0.9], "angle": [0.9], measure.WORST: [0.7]}
     assert found["robust_0.1"] == 0.7 and heard == [1.0]
 
