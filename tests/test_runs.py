@@ -110,11 +110,12 @@ def test_a_group_runs_in_one_call_and_its_rest_in_another(toy, tmp_path):
 
 @pytest.mark.parametrize(("group", "error"), [("", "ZeroDivisionError: no luck"), ("all", "ZeroDivisionError: no luck")])
 def test_a_job_that_raises_takes_no_other_with_it(toy, tmp_path, group, error):
-    study = toy(tricks=(("cell1", "raise"),), group=group)
-    outcome = execute(study, "smoke", [0], tmp_path / "r")
+    study, notes = toy(tricks=(("cell1", "raise"),), group=group), Notes()
+    outcome = execute(study, "smoke", [0], tmp_path / "r", progress=notes)
     assert {r.cell for r in outcome.records} == {"cell0", "cell2", "cell3"} and outcome.new == 3
     (failure,) = outcome.failures
     assert failure.job.name == "cell1/seed0" and failure.error.startswith(error)
+    assert f"cell1/seed0 failed: {failure.error}" in notes.notes and (notes.done, notes.broken) == (3, 1)
     assert "Traceback" in failure.log.read_text() and str(failure.log) in outcome.message()
     assert list((tmp_path / "r" / ".leases").iterdir()) == []
     mended = execute(toy(), "smoke", [0], tmp_path / "r")
@@ -388,3 +389,37 @@ def test_a_chunk_that_fails_says_why(monkeypatch):
         map_chunks(total, [[1], "x"])
     with pytest.raises(RuntimeError, match="chunk 0 of 1 failed: its process was killed by SIGKILL"):
         map_chunks(total, ["die"], "processes", workers=1)
+
+
+def dying(path):
+    """Dies at the first call, or ever again if the file is called so; notes each."""
+    with path.open("a") as file:
+        file.write("called\n")
+    if path.name == "ever" or path.read_text().count("called") == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path.name
+
+
+def test_a_chunk_whose_worker_died_is_done_again_but_not_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(chunks, "ATTEMPTS", 2)
+    assert map_chunks(dying, [tmp_path / "once"], "processes", workers=1) == ["once"]
+    with pytest.raises(RuntimeError, match="chunk 0 of 1 failed: its process was killed"):
+        map_chunks(dying, [tmp_path / "ever"], "processes", workers=1)
+    assert (tmp_path / "ever").read_text().count("called") == 2
+
+
+def test_chunks_go_to_the_engine_that_was_asked_for(monkeypatch):
+    made = []
+
+    def engine(name, work, on_event, workers, address, device):
+        made.append((name, workers, address, device))
+        return engines_module.Local(work, on_event)
+
+    monkeypatch.setattr(chunks, "make_engine", engine)
+    monkeypatch.setattr(chunks, "default_workers", lambda cpus, gpus: 10 * cpus + gpus)
+    map_chunks(total, [[1]], "processes", cpus=2, gpus=0.5)
+    map_chunks(total, [[1]], "processes", workers=3)
+    map_chunks(total, [[1]], "ray", address="auto")
+    assert made == [("processes", 20.5, None, None), ("processes", 3, None, None), ("ray", None, "auto", None)]
+    with pytest.raises(ValueError, match="Unknown engine 'cloud'"):
+        map_chunks(total, [[1]], "cloud")
