@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+import time
 import warnings
 from dataclasses import asdict, replace
 from types import SimpleNamespace
@@ -263,6 +264,15 @@ def test_results_are_the_same_whatever_runs_beside(tmp_path):
     alone = {r.job.name: r.metrics for job in jobs for r in planned.study.run([job], Context("cpu", tmp_path / "other"))}
     assert together == alone
     assert all(0 < shares[0] <= shares[-1] <= 1 and shares == sorted(shares) for shares in heard.values()) and len(heard) == 2
+
+
+def test_losses_that_train_side_by_side_share_the_time_of_training(tmp_path):
+    study = tiny(csv_file(tmp_path)).study
+    jobs, data = [Job(cell, 0) for cell in study.cells("laptop")], study.source.read(0)
+    started = time.perf_counter()
+    seconds = [result.seconds for result in study._together(jobs, data, Context("cpu", tmp_path / "scratch"))]
+    whole = time.perf_counter() - started
+    assert len(seconds) == 2 and 0.5 * whole < sum(seconds) <= whole
 
 
 def test_losses_share_weights_batches_and_splits(tmp_path):

@@ -14,6 +14,7 @@ import torch
 
 from squareloss.lab.runs import Cell, Job, Outcome, Result, Store, StoreError, chunks, execute, map_chunks, schedule
 from squareloss.lab.runs import engines as engines_module
+from squareloss.lab.runs.execute import _needs
 from squareloss.lab.runs.leases import Leases
 from squareloss.lab.runs.live import Listener
 from toy_study import Toy
@@ -98,6 +99,39 @@ def test_equal_cells_of_two_studies_are_run_once(toy, tmp_path):
     outcome = execute(second, "smoke", [0], tmp_path / "r")
     assert outcome.new == 1 and squares(outcome) == expected(3, [0]) and {r.study for r in outcome.records} == {"other"}
     assert set(first.attempts().values()) == {1}
+
+
+def test_force_takes_nothing_over_from_another_study(toy, tmp_path):
+    first, second = toy(cells_=2), toy(cells_=2, name="other")
+    execute(first, "smoke", [0], tmp_path / "r")
+    assert execute(second, "smoke", [0], tmp_path / "r", force=True).new == 2
+    assert set(first.attempts().values()) == {2}
+
+
+def test_what_another_process_has_done_since_the_plan_is_not_done_again(toy, tmp_path):
+    study, store, notes = toy(cells_=2), Store(tmp_path / "r"), Notes()
+    ours = schedule.Schedule(study, store, notes)
+    jobs = ours.plan([Job(cell, 0) for cell in study.cells("smoke")])
+    store.write("toy", Result(jobs[0], {"square": 7}))
+    engine = engines_module.Local(schedule.StudyWork(study, store.scratch), ours.on_event)
+    with Leases(tmp_path / "r" / ".leases") as leases:
+        ours.run(jobs, engine, leases)
+    assert study.attempts() == {"cell1/seed0": 1} and (ours.new, notes.done) == (1, 2)
+    assert list((tmp_path / "r" / ".leases").iterdir()) == []
+
+
+class Wide(Toy):
+    """Its cells want two cores, three, and so on."""
+
+    def cells(self, scale):
+        return [replace(cell, cpus=2 + i) for i, cell in enumerate(super().cells(scale))]
+
+
+def test_a_job_has_the_cores_that_its_cell_asks_for(tmp_path):
+    study = Wide(tmp_path / "log.txt", cells_=2)
+    outcome = execute(study, "smoke", [0], tmp_path / "r", "processes", workers=1)
+    assert {r.cell: r.metrics["threads"] for r in outcome.records} == {"cell0": 2, "cell1": 3}
+    assert _needs(study, "smoke") == (3, 0)
 
 
 def test_a_group_runs_in_one_call_and_its_rest_in_another(toy, tmp_path):
@@ -275,6 +309,16 @@ def test_a_full_disk_stops_the_run_and_keeps_the_rest(toy, tmp_path, engine):
         execute(toy(), "smoke", [0], store, engine, workers=1)
     assert len(store.records()) == 2 and list((tmp_path / "r" / ".leases").iterdir()) == []
     assert execute(toy(), "smoke", [0], tmp_path / "r").new == 2
+
+
+def test_a_folder_that_can_not_be_written_to_is_told_before_anything_runs(toy, tmp_path, monkeypatch):
+    def refuse(self):
+        raise StoreError("no room")
+
+    monkeypatch.setattr(Store, "check_writable", refuse)
+    with pytest.raises(StoreError, match="no room"):
+        execute(toy(), "smoke", [0], tmp_path / "r")
+    assert toy().lines() == []
 
 
 class Vanishing(Toy):
