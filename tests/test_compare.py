@@ -340,7 +340,10 @@ def test_plan_settles_and_says_what_it_cut():
     for part in (
         "3 of 5 seeds",
         "2 of 3 learning rates",
+        "15 of 30 epochs",
         "300 of 359 attacked test points",
+        "2 of 3 radii",
+        "10 of 20 steps of PGD",
         "smaller network",
     ):
         assert part in said
@@ -349,6 +352,20 @@ def test_plan_settles_and_says_what_it_cut():
     assert full.header.rows == ("ce", "ce+temperature", "simplex", "simplex+temperature")
     assert full.header.baseline == "ce" and set(full.header.hashes) == {"ce", "simplex"}
     assert full.header.overlap == pytest.approx(359 / 1079)
+
+
+def test_what_is_asked_for_is_planned(tmp_path):
+    asked = {"model": "mlp", "epochs": 7, "batch_size": 50, "augment": True, "attacked": 11, "device": "cpu"}
+    planned = plan("digits", lrs=[0.3, 0.1, 0.3], eps=[0.2, 0.1], **asked)
+    study, recipe = planned.study, planned.study.recipe
+    assert (study.network["name"], recipe.epochs, recipe.batch_size, recipe.augment) == ("mlp", 7, 50, True)
+    assert (study.lrs, study.eps, study.attacked, study.steps) == ((0.1, 0.3), (0.1, 0.2), 11, 20)
+    assert dict(planned.header.facts)["splits"] == "1079 training, 359 validation, 359 test samples; drawn anew by each seed"
+    rng = np.random.default_rng(0)
+    parts = {"x_train": rng.normal(size=(60, 3)), "y_train": np.arange(60) % 2}
+    np.savez(tmp_path / "own.npz", **parts, x_test=rng.normal(size=(20, 3)), y_test=np.arange(20) % 2)
+    own = dict(plan(str(tmp_path / "own.npz"), device="cpu").header.facts)
+    assert own["splits"] == "48 training, 12 validation, 20 test samples; the test set is the data's own"
 
 
 def test_temperature_readings_do_not_change_what_is_trained():
