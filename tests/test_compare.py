@@ -404,6 +404,8 @@ def test_a_convolutional_network_is_refused_for_a_table(tmp_path):
         tiny(csv_file(tmp_path), model="resnet8")
     with pytest.raises(ValueError, match="expected --eps for images"):
         tiny(csv_file(tmp_path), eps=[0.1])
+    with pytest.raises(ValueError, match="expected --augment for images, got it for the table 'points'"):
+        tiny(csv_file(tmp_path), augment=True)
 
 
 def test_radii_as_people_write_them():

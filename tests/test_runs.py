@@ -410,6 +410,22 @@ def test_device_and_workers_fit_the_machine(monkeypatch):
     assert engines_module._device(engines_module.Task(0, None), "cuda", 3) == "cuda:1", "GPUs are dealt out"
 
 
+def test_tasks_in_this_process_have_the_device_they_ask_for(monkeypatch):
+    for device, gpus, there, expected in (
+        (None, 0, True, "cpu"),
+        (None, 1, True, "cuda"),
+        (None, 1, False, "cpu"),
+        ("cpu", 1, True, "cpu"),
+        ("cuda", 0, True, "cuda"),
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        events = []
+        engine = engines_module.Local(lambda payload, device, report: iter([device]), events.append, device)
+        engine.submit(engines_module.Task(0, None, gpus=gpus))
+        engine.poll(0)
+        assert [event.value for event in events if event.kind == "yielded"] == [expected]
+
+
 # ---- chunks ----------------------------------------------------------------------------------------------------------
 
 
