@@ -168,6 +168,32 @@ def test_noise_and_moves_leave_categories_alone(tmp_path):
     assert set(found["distances"]["radius"]) == {0.0, math.inf}, "no move changes the colour"
 
 
+def test_noise_is_gaussian_of_the_seed_and_only_its_size_differs():
+    data, seen = load("digits"), []
+
+    class Recorder(torch.nn.Linear):
+        def forward(self, x):
+            seen.append(x)
+            return super().forward(x.flatten(1))
+
+    scale = measure.Standardize(data.mean, data.std)
+    for seed in (0, 1):
+        measure._noise(Recorder(64, 10), LOSSES["ce"](10), scale, data, [0.5, 1.0], seed)
+    small, large, *others = (x - scale(data.test.x.float() / 255) for x in seen)
+    torch.testing.assert_close(large, 2 * small, rtol=0, atol=1e-5)
+    assert float(small.mean()) == pytest.approx(0, abs=0.02) and float(small.std()) == pytest.approx(0.5, rel=0.02)
+    assert not torch.allclose(others[0], small, atol=0.1)
+
+
+def test_a_network_with_dropout_is_measured_as_it_predicts(tmp_path):
+    data = Source(str(csv_file(tmp_path)), "label").read(0)
+    network = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(4, 2))
+    network[1].weight.data, network[1].bias.data = torch.tensor([[-1.0, 1.0, 0.0, 0.0], [1.0, -1.0, 0.0, 0.0]]), torch.zeros(2)
+    options = {"noise": (0.5,), "eps": (), "attacked": 20, "steps": 5, "seed": 0}
+    first, again = (measure.measure(network.train(), LOSSES["ce"](2), data, **options) for _ in range(2))
+    assert first == again and 0 < first["margin"] < math.inf
+
+
 def test_the_worst_case_counts_what_any_attack_breaks(monkeypatch):
     """Each attack breaks another point, the adaptive suite none that is left: all of these are lost."""
     data = load("digits", validation=0.2)

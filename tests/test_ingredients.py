@@ -62,6 +62,12 @@ def test_a_test_set_of_the_data_is_kept(tmp_path):
     assert not torch.equal(a.validation.x, b.validation.x)
 
 
+@pytest.mark.parametrize(("rows", "held"), [(9_999, 2_000), (10_000, 1_000)])
+def test_many_samples_need_a_smaller_share_for_validation(tmp_path, rows, held):
+    np.savez(tmp_path / "a.npz", x=np.arange(rows)[:, None] % 100, y=np.arange(rows) % 2)
+    assert Source(str(tmp_path / "a.npz")).read(0).validation.n == held
+
+
 def test_fingerprint_follows_the_content(tmp_path):
     path = csv_file(tmp_path)
     before = Source(str(path), "label").fingerprint()
