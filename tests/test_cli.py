@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 import squareloss
 from squareloss import cli
 from squareloss.lab.data import download
+from squareloss.lab.studies import run
 
 
 @pytest.fixture
@@ -47,6 +50,44 @@ def test_data_get_calls_and_prints(invoke, tmp_path, monkeypatch):
     result = invoke("data", "get", "cifar10", "--dir", tmp_path)
     assert (result.exit_code, result.output.strip()) == (0, str(tmp_path / "there"))
     assert calls == [(("cifar10", tmp_path), {"progress": True})]
+
+
+@pytest.mark.parametrize("failed", [0, 2])
+def test_every_option_of_compare_arrives_and_failures_are_status_1(invoke, monkeypatch, failed):
+    told, study = [], SimpleNamespace(source=SimpleNamespace(data="digits"))
+
+    def plan(*arguments, **options):
+        told.append((arguments, options))
+        return SimpleNamespace(study=study, seeds=range(2), header="header", device="cpu")
+
+    monkeypatch.setattr("squareloss.lab.studies.compare.plan.plan", plan)
+    monkeypatch.setattr(run, "carry_out", lambda *arguments: told.append(arguments) or failed)
+    options = {
+        "target": "y", "size": 8, "model": "mlp", "losses": "ce", "seeds": 2, "recipe": "fast", "epochs": 3, "batch_size": 16,
+        "attacked": 9, "device": "auto",
+    }  # fmt: skip
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    words += ["--augment", "--lrs", "0.1,1/5", "--eps", "1/4", "--quick"]
+    here = ["--engine", "ray", "--workers", 3, "--address", "auto", "--out", "o", "--quiet", "--force", "--tensorboard", "tb"]
+    assert invoke("compare", "x.csv", *words, *here).exit_code == (1 if failed else 0)
+    expected = options | {"augment": True, "lrs": [0.1, 0.2], "eps": [0.25], "quick": True}
+    settled = run.Options("ray", 3, "auto", "cpu", True, True, Path("tb"))
+    assert told == [(("x.csv",), expected), (study, "laptop", range(2), "header", Path("o"), settled)]
+
+
+def test_every_option_of_attack_arrives(invoke, monkeypatch):
+    told = []
+    monkeypatch.setattr("squareloss.lab.attack.attack", lambda *arguments, **options: told.append((arguments, options)))
+    options = {
+        "norm": "l2", "model": "m:f", "size": 8, "points": 5, "device": "cpu", "seed": 3, "split_seed": 4, "out": Path("o"),
+    }  # fmt: skip
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+    words += ["--data", "photos", "--eps", "1/4,0.5", "--attacks", "pgd-ce, square", "--all", "--dir", "d", "--quiet"]
+    assert invoke("attack", "net", *words).exit_code == 0
+    expected = options | {"attacks": ["pgd-ce", "square"], "every": True, "root": Path("d"), "progress": False}
+    assert told == [((Path("net"), "photos", [0.25, 0.5]), expected)]
+    invoke("attack", "net")
+    assert told[1][1]["out"] == Path("net", "attack.json") and told[1][1]["progress"] is True
 
 
 def test_errors_are_one_line_and_status_1(tmp_path):

@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+import time
 import warnings
 from dataclasses import asdict, replace
 from types import SimpleNamespace
@@ -75,7 +76,7 @@ def trained():
         loss = LOSSES[name](10)
         recipe = Recipe(epochs=6, batch_size=64, lr=0.1, schedule="linear", augment=False, precision="float32")
         train(Run(network, loss, recipe, 0, data.train.x, data.train.y, measure.Standardize(data.mean, data.std)))
-        result = measure.measure(network, loss, data, noise=(1e-6, 0.5), eps=(0.02, 0.1), attacked=60, steps=5, seed=0)
+        result = measure.measure(network, loss, data, noise=(1e-6, 0.5), eps=(0.1, 0.02), attacked=60, steps=5, seed=0)
         found[name] = (network, loss, result)
     return data, found
 
@@ -112,7 +113,8 @@ def test_only_square_losses_have_a_share_outside(trained):
 @pytest.mark.parametrize("name", ["ce", "simplex"])
 def test_the_worst_case_is_the_worst(trained, name):
     attacks = trained[1][name][2]["attacks"]
-    assert attacks["points"] == 60
+    assert attacks["points"] == 60 and attacks["eps"] == [0.02, 0.1]
+    assert attacks["robust"]["worst case"][0] > attacks["robust"]["worst case"][1], "the smaller radius first, as asked or not"
     for standing in attacks["robust"].values():
         assert attacks["clean"] >= standing[0] >= standing[1]
         assert all(low <= high for low, high in zip(attacks["robust"]["worst case"], standing, strict=True))
@@ -166,6 +168,32 @@ def test_noise_and_moves_leave_categories_alone(tmp_path):
     assert set(found["distances"]["radius"]) == {0.0, math.inf}, "no move changes the colour"
 
 
+def test_noise_is_gaussian_of_the_seed_and_only_its_size_differs():
+    data, seen = load("digits"), []
+
+    class Recorder(torch.nn.Linear):
+        def forward(self, x):
+            seen.append(x)
+            return super().forward(x.flatten(1))
+
+    scale = measure.Standardize(data.mean, data.std)
+    for seed in (0, 1):
+        measure._noise(Recorder(64, 10), LOSSES["ce"](10), scale, data, [0.5, 1.0], seed)
+    small, large, *others = (x - scale(data.test.x.float() / 255) for x in seen)
+    torch.testing.assert_close(large, 2 * small, rtol=0, atol=1e-5)
+    assert float(small.mean()) == pytest.approx(0, abs=0.02) and float(small.std()) == pytest.approx(0.5, rel=0.02)
+    assert not torch.allclose(others[0], small, atol=0.1)
+
+
+def test_a_network_with_dropout_is_measured_as_it_predicts(tmp_path):
+    data = Source(str(csv_file(tmp_path)), "label").read(0)
+    network = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(4, 2))
+    network[1].weight.data, network[1].bias.data = torch.tensor([[-1.0, 1.0, 0.0, 0.0], [1.0, -1.0, 0.0, 0.0]]), torch.zeros(2)
+    options = {"noise": (0.5,), "eps": (), "attacked": 20, "steps": 5, "seed": 0}
+    first, again = (measure.measure(network.train(), LOSSES["ce"](2), data, **options) for _ in range(2))
+    assert first == again and 0 < first["margin"] < math.inf
+
+
 def test_the_worst_case_counts_what_any_attack_breaks(monkeypatch):
     """Each attack breaks another point, the adaptive suite none that is left: all of these are lost."""
     data = load("digits", validation=0.2)
@@ -173,15 +201,18 @@ def test_the_worst_case_counts_what_any_attack_breaks(monkeypatch):
     broken = {"ce": 0, "margin": 1, "angle": 2}
 
     def one(model, x, y, radius, *, loss, **options):
+        told.append((options["steps"], options["seed"]))
         return SimpleNamespace(broken=torch.arange(len(x)) == broken[loss])
 
     def none(model, x, y, radius, **options):
+        told.append(options)
         return SimpleNamespace(result=SimpleNamespace(broken=torch.zeros(len(x), dtype=torch.bool)))
 
     monkeypatch.setattr(measure, "pgd", one)
     monkeypatch.setattr(measure, "worst_case", none)
-    preprocess, rows, heard = measure.Standardize(data.mean, data.std), torch.arange(10), []
-    found = measure._attacks(network, LOSSES["ce"](10), preprocess, data, rows, [0.1], 5, 0, heard.append)
+    preprocess, rows, heard, told = measure.Standardize(data.mean, data.std), torch.arange(10), [], []
+    found = measure._attacks(network, LOSSES["ce"](10), preprocess, data, rows, [0.1], 5, 7, heard.append)
+    assert told == [(5, 7), (5, 7), (5, 7), {"report": False, "seed": 7}]
     assert found["attacks"]["robust"] == {"ce": [0.9], "margin": [0.9], "angle": [0.9], measure.WORST: [0.7]}
     assert found["robust_0.1"] == 0.7 and heard == [1.0]
 
@@ -261,6 +292,15 @@ def test_results_are_the_same_whatever_runs_beside(tmp_path):
     assert all(0 < shares[0] <= shares[-1] <= 1 and shares == sorted(shares) for shares in heard.values()) and len(heard) == 2
 
 
+def test_losses_that_train_side_by_side_share_the_time_of_training(tmp_path):
+    study = tiny(csv_file(tmp_path)).study
+    jobs, data = [Job(cell, 0) for cell in study.cells("laptop")], study.source.read(0)
+    started = time.perf_counter()
+    seconds = [result.seconds for result in study._together(jobs, data, Context("cpu", tmp_path / "scratch"))]
+    whole = time.perf_counter() - started
+    assert len(seconds) == 2 and 0.5 * whole < sum(seconds) <= whole
+
+
 def test_losses_share_weights_batches_and_splits(tmp_path):
     study = tiny(csv_file(tmp_path)).study
     context = Context("cpu", tmp_path / "scratch")
@@ -326,7 +366,10 @@ def test_plan_settles_and_says_what_it_cut():
     for part in (
         "3 of 5 seeds",
         "2 of 3 learning rates",
+        "15 of 30 epochs",
         "300 of 359 attacked test points",
+        "2 of 3 radii",
+        "10 of 20 steps of PGD",
         "smaller network",
     ):
         assert part in said
@@ -335,6 +378,20 @@ def test_plan_settles_and_says_what_it_cut():
     assert full.header.rows == ("ce", "ce+temperature", "simplex", "simplex+temperature")
     assert full.header.baseline == "ce" and set(full.header.hashes) == {"ce", "simplex"}
     assert full.header.overlap == pytest.approx(359 / 1079)
+
+
+def test_what_is_asked_for_is_planned(tmp_path):
+    asked = {"model": "mlp", "epochs": 7, "batch_size": 50, "augment": True, "attacked": 11, "device": "cpu"}
+    planned = plan("digits", lrs=[0.3, 0.1, 0.3], eps=[0.2, 0.1], **asked)
+    study, recipe = planned.study, planned.study.recipe
+    assert (study.network["name"], recipe.epochs, recipe.batch_size, recipe.augment) == ("mlp", 7, 50, True)
+    assert (study.lrs, study.eps, study.attacked, study.steps) == ((0.1, 0.3), (0.1, 0.2), 11, 20)
+    assert dict(planned.header.facts)["splits"] == "1079 training, 359 validation, 359 test samples; drawn anew by each seed"
+    rng = np.random.default_rng(0)
+    parts = {"x_train": rng.normal(size=(60, 3)), "y_train": np.arange(60) % 2}
+    np.savez(tmp_path / "own.npz", **parts, x_test=rng.normal(size=(20, 3)), y_test=np.arange(20) % 2)
+    own = dict(plan(str(tmp_path / "own.npz"), device="cpu").header.facts)
+    assert own["splits"] == "48 training, 12 validation, 20 test samples; the test set is the data's own"
 
 
 def test_temperature_readings_do_not_change_what_is_trained():
@@ -373,6 +430,8 @@ def test_a_convolutional_network_is_refused_for_a_table(tmp_path):
         tiny(csv_file(tmp_path), model="resnet8")
     with pytest.raises(ValueError, match="expected --eps for images"):
         tiny(csv_file(tmp_path), eps=[0.1])
+    with pytest.raises(ValueError, match="expected --augment for images, got it for the table 'points'"):
+        tiny(csv_file(tmp_path), augment=True)
 
 
 def test_radii_as_people_write_them():

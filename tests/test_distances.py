@@ -47,6 +47,17 @@ def test_distance_of_a_network_is_close_to_the_nearest_point_of_a_fine_grid():
         assert 0.98 * nearest - 0.02 <= float(mine) <= 1.15 * nearest  # an upper bound, and a close one
 
 
+def test_a_walk_reaches_a_boundary_that_one_step_does_not():
+    scores = lambda z: torch.stack([(-z[:, 0]).exp(), 0 * z[:, 1] + 0.1], 1)
+    assert float(distances(scores, torch.zeros(1, 2), torch.tensor([0]))) == pytest.approx(math.log(10), rel=1e-3)
+
+
+def test_where_there_is_no_gradient_other_points_show_the_way():
+    scores = lambda z: torch.cat([0 * z, (z > 1).float() - 0.5 + 0 * z], 1)
+    found = distances(scores, torch.tensor([[0.0], [0.1], [0.2], [0.3], [0.5], [3.0]]), torch.tensor([0, 0, 0, 0, 0, 1]))
+    assert found.tolist() == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.5, 2.0], abs=1e-3)
+
+
 def test_coordinates_held_fixed_do_not_move():
     w = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     x, y = torch.tensor([[1.0, 1.0]]), torch.tensor([0])

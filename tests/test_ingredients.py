@@ -10,7 +10,7 @@ import torch
 from squareloss import SquareLoss, metrics
 from squareloss.lab import names
 from squareloss.lab.data import load
-from squareloss.lab.data.dataset import Split
+from squareloss.lab.data.dataset import Dataset, Split
 from squareloss.lab.studies.compare import ingredients, measure
 from squareloss.lab.studies.compare.ingredients import LOSSES, Source
 from squareloss.lab.training.loop import Run, outputs_of, train
@@ -60,6 +60,12 @@ def test_a_test_set_of_the_data_is_kept(tmp_path):
     a, b = source.read(0), source.read(1)
     assert torch.equal(a.test.x, b.test.x) and a.test.n == 20
     assert not torch.equal(a.validation.x, b.validation.x)
+
+
+@pytest.mark.parametrize(("rows", "held"), [(9_999, 2_000), (10_000, 1_000)])
+def test_many_samples_need_a_smaller_share_for_validation(tmp_path, rows, held):
+    np.savez(tmp_path / "a.npz", x=np.arange(rows)[:, None] % 100, y=np.arange(rows) % 2)
+    assert Source(str(tmp_path / "a.npz")).read(0).validation.n == held
 
 
 def test_fingerprint_follows_the_content(tmp_path):
@@ -167,6 +173,53 @@ def test_recipes_fit_the_data(tmp_path):
     with pytest.raises(ValueError, match="expected 8 training samples or more, got 7"):
         ingredients.fit_recipe(None, few)
     assert ingredients.learning_rates(Recipe(1, 1, lr=0.3), quick=False) == [0.1, 0.3, 0.9]
+
+
+def pictures(height, width, n=400, name="photos"):
+    train = Split(torch.zeros(1, 3, height, width, dtype=torch.uint8).expand(n, -1, -1, -1), torch.arange(n) % 2)
+    none = Split(train.x[:0], train.y[:0])
+    return Dataset(name, "image", train, none, none, ("a", "b"), torch.zeros(3), torch.ones(3))
+
+
+def test_networks_fit_the_data(tmp_path):
+    photos, small = pictures(32, 24), pictures(32, 23)
+    spec = {"name": "resnet8", "outputs": 2, "width": 16, "channels": 3}
+    for data, quick, cuda, expected in (
+        (photos, False, True, {"name": "resnet18", "width": 64}),
+        (photos, True, True, {"width": 8}),
+        (photos, False, False, {}),
+        (small, False, True, {}),
+    ):
+        assert ingredients.network_spec("auto", data, quick=quick, cuda=cuda) == spec | expected
+    assert ingredients.network_spec("resnet18", small, quick=True) == spec | {"name": "resnet18", "width": 64}
+    wide = {"name": "wide_resnet", "outputs": 2, "depth": 16, "widen": 10, "channels": 3}
+    assert ingredients.network_spec("wrn16_10", small) == wide
+    table = Source(str(csv_file(tmp_path)), "label").read(0)
+    for data, inputs in ((table, 4), (pictures(32, 7), 3 * 32 * 7)):
+        for quick, hidden in ((False, [256, 256]), (True, [64, 64])):
+            mlp = {"name": "mlp", "inputs": inputs, "hidden": hidden, "outputs": 2}
+            assert ingredients.network_spec("auto", data, quick=quick, cuda=True) == mlp
+
+
+def test_recipes_noise_and_radii_fit_photographs(tmp_path):
+    few, many, small = pictures(24, 32, 19_999), pictures(24, 32, 20_000), pictures(16, 16, 20_000)
+    table = Source(str(csv_file(tmp_path)), "label").read(0)
+    fast = ingredients.RECIPES["fast"]
+    assert ingredients.fit_recipe(None, many, cuda=True) == replace(fast, augment=False, precision="bfloat16")
+    for data in (few, small):
+        assert ingredients.fit_recipe(None, data) == ingredients.SMALL
+    short = ingredients.fit_recipe(None, few, epochs=5)
+    assert (short.epochs, short.warmup, ingredients.fit_recipe("fast", few).epochs) == (5, 1.0, fast.epochs)
+    assert [ingredients.fit_recipe(None, data, cuda=True).precision for data in (small, table)] == ["bfloat16", "float32"]
+    assert [ingredients.fit_recipe(None, data).lr for data in (small, table)] == [0.1, 0.03], "no batch norm there"
+    assert [ingredients.fit_recipe(None, pictures(16, 16, n)).batch_size for n in (640, 639, 79)] == [64, 32, 8]
+    cifar = pictures(32, 32, name="cifar10")
+    assert [ingredients.fit_recipe(None, data).augment for data in (cifar, few)] == [True, False]
+    assert [ingredients.fit_recipe(None, cifar, augment=asked).augment for asked in (True, False)] == [True, False]
+    assert ingredients.fit_recipe(None, few, augment=True).augment
+    assert [ingredients.noise_levels(data)[0] for data in (few, small, table)] == [0.1, 0.25, 0.25]
+    assert [ingredients.radii(data, quick=False) for data in (few, table)] == [[0.5 / 255, 1 / 255, 2 / 255], []]
+    assert [ingredients.radii(small, quick=quick) for quick in (True, False)] == [[0.05, 0.1], [0.025, 0.05, 0.1]]
 
 
 def test_losses_are_what_their_names_say():

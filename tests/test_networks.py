@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
 from squareloss.models import BUILDERS, OneHidden, WideResNet, build
+from squareloss.models.resnet import BLOCKS
+from squareloss.models.wide_resnet import WideBlock
 
 
 def count(network):
@@ -13,6 +16,7 @@ def count(network):
 @pytest.mark.parametrize(
     ("spec", "parameters"),
     [
+        ({"name": "resnet8", "outputs": 10, "width": 16}, 308_826),
         ({"name": "resnet18", "outputs": 10}, 11_173_962),
         ({"name": "resnet50", "outputs": 100}, 23_705_252),
         ({"name": "wrn16_10", "outputs": 10}, 17_116_634),
@@ -49,6 +53,47 @@ def test_the_network_downsamples_three_times():
     assert wide(torch.randn(2, 3, 32, 32)).shape == (2, 10)
 
 
+def tensors(*modules):
+    return [t for m in modules for name, t in m.state_dict().items() if not name.endswith("num_batches_tracked")]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("name", "kind"), [("resnet18", "basic"), ("resnet50", "bottleneck")])
+def test_the_stages_are_those_of_hugging_face(name, kind):
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.resnet.modeling_resnet import ResNetEncoder
+
+    g = torch.Generator().manual_seed(0)
+    net = build({"name": name, "outputs": 5, "width": 8}).eval()
+    for tensor in tensors(net):
+        tensor.normal_(0, 0.1, generator=g) if tensor.ndim > 1 else tensor.uniform_(0.1, 0.2, generator=g)
+    widths = [8 * 2**stage * (4 if kind == "bottleneck" else 1) for stage in range(4)]
+    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=widths, depths=list(BLOCKS[name][1]), layer_type=kind)
+    theirs = ResNetEncoder(config).eval()
+    blocks = [block for stage in theirs.stages for block in stage.layers]
+    for block, other in zip(net.blocks, blocks, strict=True):
+        for mine, copied in zip(tensors(block), tensors(other.layer, other.shortcut), strict=True):
+            copied.copy_(mine)
+    x = torch.randn(2, 3, 16, 16, generator=g)
+    stem = torch.relu(net.bn1(net.conv1(x)))
+    torch.testing.assert_close(net.features(x), theirs(stem).last_hidden_state.mean((2, 3)))
+
+
+def test_wide_blocks_normalise_first_and_leave_the_shortcut_alone():
+    x = torch.randn(2, 8, 6, 6, generator=torch.Generator().manual_seed(0))
+    for norm in ("bn1", "bn2"):
+        block = WideBlock(8, 8, 1).eval()
+        assert not torch.equal(block(x), x)
+        nn.init.constant_(getattr(block, norm).bias, -10.0)  # the ReLU behind it lets nothing through
+        assert torch.equal(block(x), x)
+    wider = WideBlock(8, 16, 2).eval()
+    nn.init.zeros_(wider.conv2.weight)
+    torch.testing.assert_close(wider(x), wider.shortcut(torch.relu(wider.bn1(x))))
+    net = WideResNet(10, depth=10, widen=1).eval()
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(net.features(images), torch.relu(net.bn(net.blocks(net.conv1(images)))).mean((2, 3)))
+
+
 def test_one_hidden_is_its_formula():
     g = torch.Generator().manual_seed(0)
     net = OneHidden(4, 50, xi=0.5, generator=g)
@@ -61,9 +106,17 @@ def test_one_hidden_is_its_formula():
     assert wide.weight.std().item() == pytest.approx(0.5, rel=0.02)
 
 
+def test_a_generator_decides_the_one_hidden_network_and_leaves_the_global_one_alone():
+    before = torch.random.get_rng_state()
+    a, b = (OneHidden(4, 51, generator=torch.Generator().manual_seed(0)) for _ in range(2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(a.weight, b.weight) and torch.equal(a.signs, b.signs)
+
+
 def test_an_antisymmetric_start_is_zero():
     net = OneHidden(4, 50, antisymmetric=True, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(net(torch.randn(6, 4)), torch.zeros(6, 1), atol=1e-6, rtol=0)
+    assert net.weight.shape == (50, 4) and torch.equal(build(net.spec).signs.sum(), torch.tensor(0.0))
     with pytest.raises(ValueError, match="even width.*got 3"):
         OneHidden(4, 3, antisymmetric=True)
 

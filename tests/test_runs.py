@@ -4,6 +4,8 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import torch
 
 from squareloss.lab.runs import Cell, Job, Outcome, Result, Store, StoreError, chunks, execute, map_chunks, schedule
 from squareloss.lab.runs import engines as engines_module
+from squareloss.lab.runs.execute import _needs
 from squareloss.lab.runs.leases import Leases
 from squareloss.lab.runs.live import Listener
 from toy_study import Toy
@@ -98,6 +101,39 @@ def test_equal_cells_of_two_studies_are_run_once(toy, tmp_path):
     assert set(first.attempts().values()) == {1}
 
 
+def test_force_takes_nothing_over_from_another_study(toy, tmp_path):
+    first, second = toy(cells_=2), toy(cells_=2, name="other")
+    execute(first, "smoke", [0], tmp_path / "r")
+    assert execute(second, "smoke", [0], tmp_path / "r", force=True).new == 2
+    assert set(first.attempts().values()) == {2}
+
+
+def test_what_another_process_has_done_since_the_plan_is_not_done_again(toy, tmp_path):
+    study, store, notes = toy(cells_=2), Store(tmp_path / "r"), Notes()
+    ours = schedule.Schedule(study, store, notes)
+    jobs = ours.plan([Job(cell, 0) for cell in study.cells("smoke")])
+    store.write("toy", Result(jobs[0], {"square": 7}))
+    engine = engines_module.Local(schedule.StudyWork(study, store.scratch), ours.on_event)
+    with Leases(tmp_path / "r" / ".leases") as leases:
+        ours.run(jobs, engine, leases)
+    assert study.attempts() == {"cell1/seed0": 1} and (ours.new, notes.done) == (1, 2)
+    assert list((tmp_path / "r" / ".leases").iterdir()) == []
+
+
+class Wide(Toy):
+    """Its cells want two cores, three, and so on."""
+
+    def cells(self, scale):
+        return [replace(cell, cpus=2 + i) for i, cell in enumerate(super().cells(scale))]
+
+
+def test_a_job_has_the_cores_that_its_cell_asks_for(tmp_path):
+    study = Wide(tmp_path / "log.txt", cells_=2)
+    outcome = execute(study, "smoke", [0], tmp_path / "r", "processes", workers=1)
+    assert {r.cell: r.metrics["threads"] for r in outcome.records} == {"cell0": 2, "cell1": 3}
+    assert _needs(study, "smoke") == (3, 0)
+
+
 def test_a_group_runs_in_one_call_and_its_rest_in_another(toy, tmp_path):
     study = toy(cells_=3, group="all")
     execute(study, "smoke", [0], tmp_path / "r")
@@ -108,11 +144,12 @@ def test_a_group_runs_in_one_call_and_its_rest_in_another(toy, tmp_path):
 
 @pytest.mark.parametrize(("group", "error"), [("", "ZeroDivisionError: no luck"), ("all", "ZeroDivisionError: no luck")])
 def test_a_job_that_raises_takes_no_other_with_it(toy, tmp_path, group, error):
-    study = toy(tricks=(("cell1", "raise"),), group=group)
-    outcome = execute(study, "smoke", [0], tmp_path / "r")
+    study, notes = toy(tricks=(("cell1", "raise"),), group=group), Notes()
+    outcome = execute(study, "smoke", [0], tmp_path / "r", progress=notes)
     assert {r.cell for r in outcome.records} == {"cell0", "cell2", "cell3"} and outcome.new == 3
     (failure,) = outcome.failures
     assert failure.job.name == "cell1/seed0" and failure.error.startswith(error)
+    assert f"cell1/seed0 failed: {failure.error}" in notes.notes and (notes.done, notes.broken) == (3, 1)
     assert "Traceback" in failure.log.read_text() and str(failure.log) in outcome.message()
     assert list((tmp_path / "r" / ".leases").iterdir()) == []
     mended = execute(toy(), "smoke", [0], tmp_path / "r")
@@ -129,6 +166,25 @@ def test_a_study_that_forgets_a_job_or_does_another_is_told(toy, tmp_path):
 
     outcome = execute(Wrong(tmp_path / "log.txt", name="wrong", cells_=1), "smoke", [0], tmp_path / "q")
     assert "gave a result for x/seed0, which it had not to do" in outcome.message() and outcome.new == 0
+
+
+def test_the_time_of_a_result_is_its_own_or_that_since_the_last(tmp_path):
+    class Timed(Toy):
+        def run(self, jobs, context):
+            for job, (nap, seconds) in zip(jobs, ((0.5, None), (0.0, None), (0.0, 1000.0)), strict=True):
+                time.sleep(nap)
+                yield Result(job, {}, seconds=seconds)
+
+    study = Timed(tmp_path / "log.txt", cells_=3, group="all")
+    first, second, third = (r.seconds for r in execute(study, "smoke", [0], tmp_path / "r").records)
+    assert 0.5 <= first and second < first and third == 1000
+
+
+def test_scratch_lies_with_the_results_where_they_can_be_seen(toy, tmp_path):
+    here = schedule.StudyWork(toy(), tmp_path / "r" / ".scratch")
+    assert here._root() == Path(tempfile.gettempdir(), "squareloss-scratch"), "a node that does not share the folder"
+    (tmp_path / "r").mkdir()
+    assert here._root() == tmp_path / "r" / ".scratch"
 
 
 def test_an_error_of_several_lines_is_named_by_its_first(tmp_path):
@@ -255,6 +311,16 @@ def test_a_full_disk_stops_the_run_and_keeps_the_rest(toy, tmp_path, engine):
     assert execute(toy(), "smoke", [0], tmp_path / "r").new == 2
 
 
+def test_a_folder_that_can_not_be_written_to_is_told_before_anything_runs(toy, tmp_path, monkeypatch):
+    def refuse(self):
+        raise StoreError("no room")
+
+    monkeypatch.setattr(Store, "check_writable", refuse)
+    with pytest.raises(StoreError, match="no room"):
+        execute(toy(), "smoke", [0], tmp_path / "r")
+    assert toy().lines() == []
+
+
 class Vanishing(Toy):
     """Its results folder is deleted while its second job runs."""
 
@@ -298,12 +364,13 @@ def test_a_job_may_go_on_from_its_scratch(tmp_path):
 
 def test_a_worker_that_is_killed_is_replaced_and_its_job_done_again(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "ATTEMPTS", 2)
-    study = toy(cells_=5, tricks=(("cell1", "die once"), ("cell3", "die")))
-    outcome = execute(study, "smoke", [0], tmp_path / "r", "processes", workers=2)
+    study, notes = toy(cells_=5, tricks=(("cell1", "die once"), ("cell3", "die"))), Notes()
+    outcome = execute(study, "smoke", [0], tmp_path / "r", "processes", workers=2, progress=notes)
     assert {r.cell for r in outcome.records} == {"cell0", "cell1", "cell2", "cell4"}
     (failure,) = outcome.failures
     assert failure.job.cell.name == "cell3" and "killed by SIGKILL" in failure.error and "tried 2 times" in failure.error
     assert study.attempts()["cell1/seed0"] == 2 and study.attempts()["cell3/seed0"] == 2
+    assert sum(note.startswith("cell1/seed0: its process was killed by SIGKILL: perhaps") for note in notes.notes) == 1
     assert list((tmp_path / "r" / ".leases").iterdir()) == []
 
 
@@ -343,6 +410,22 @@ def test_device_and_workers_fit_the_machine(monkeypatch):
     assert engines_module._device(engines_module.Task(0, None), "cuda", 3) == "cuda:1", "GPUs are dealt out"
 
 
+def test_tasks_in_this_process_have_the_device_they_ask_for(monkeypatch):
+    for device, gpus, there, expected in (
+        (None, 0, True, "cpu"),
+        (None, 1, True, "cuda"),
+        (None, 1, False, "cpu"),
+        ("cpu", 1, True, "cpu"),
+        ("cuda", 0, True, "cuda"),
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        events = []
+        engine = engines_module.Local(lambda payload, device, report: iter([device]), events.append, device)
+        engine.submit(engines_module.Task(0, None, gpus=gpus))
+        engine.poll(0)
+        assert [event.value for event in events if event.kind == "yielded"] == [expected]
+
+
 # ---- chunks ----------------------------------------------------------------------------------------------------------
 
 
@@ -366,3 +449,37 @@ def test_a_chunk_that_fails_says_why(monkeypatch):
         map_chunks(total, [[1], "x"])
     with pytest.raises(RuntimeError, match="chunk 0 of 1 failed: its process was killed by SIGKILL"):
         map_chunks(total, ["die"], "processes", workers=1)
+
+
+def dying(path):
+    """Dies at the first call, or ever again if the file is called so; notes each."""
+    with path.open("a") as file:
+        file.write("called\n")
+    if path.name == "ever" or path.read_text().count("called") == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path.name
+
+
+def test_a_chunk_whose_worker_died_is_done_again_but_not_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(chunks, "ATTEMPTS", 2)
+    assert map_chunks(dying, [tmp_path / "once"], "processes", workers=1) == ["once"]
+    with pytest.raises(RuntimeError, match="chunk 0 of 1 failed: its process was killed"):
+        map_chunks(dying, [tmp_path / "ever"], "processes", workers=1)
+    assert (tmp_path / "ever").read_text().count("called") == 2
+
+
+def test_chunks_go_to_the_engine_that_was_asked_for(monkeypatch):
+    made = []
+
+    def engine(name, work, on_event, workers, address, device):
+        made.append((name, workers, address, device))
+        return engines_module.Local(work, on_event)
+
+    monkeypatch.setattr(chunks, "make_engine", engine)
+    monkeypatch.setattr(chunks, "default_workers", lambda cpus, gpus: 10 * cpus + gpus)
+    map_chunks(total, [[1]], "processes", cpus=2, gpus=0.5)
+    map_chunks(total, [[1]], "processes", workers=3)
+    map_chunks(total, [[1]], "ray", address="auto")
+    assert made == [("processes", 20.5, None, None), ("processes", 3, None, None), ("ray", None, "auto", None)]
+    with pytest.raises(ValueError, match="Unknown engine 'cloud'"):
+        map_chunks(total, [[1]], "cloud")

@@ -38,9 +38,10 @@ def test_one_of_a_stack_equals_the_same_network_alone(objective, name):
     x, y = data()
     mu, seeds = torch.tensor([0.0, 0.01, 1.0]), [5, 6, 7]
     stack = Stack((2, 30, 20, 1), seeds, dtype=torch.float64)
-    stacked.train(stack, x, y, mu, objective, steps=100, optimiser=Optimiser(name))
+    steps = stacked.CHUNK + 20  # moments go on from one chunk to the next
+    stacked.train(stack, x, y, mu, objective, steps=steps, optimiser=Optimiser(name))
     for r, seed in enumerate(seeds):
-        net = alone(seed, x[r], y[r], mu[r].double(), objective, 100, name)
+        net = alone(seed, x[r], y[r], mu[r].double(), objective, steps, name)
         for mine, theirs in zip(stack.select(r), net.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs.detach(), rtol=1e-10, atol=1e-10)
 
@@ -227,6 +228,27 @@ def test_watch_sees_the_steps_asked_for():
     stack = Stack((2, 8, 1), [0, 1, 2], dtype=torch.float64)
     stacked.train(stack, x, y, torch.zeros(3), square, steps=70, every=20, watch=lambda step, s: seen.append(step))
     assert seen == [20, 40, 60]
+
+
+def test_threads_and_precision_are_put_back_even_after_an_error(one_thread):
+    x, y = data()
+    threads = []
+
+    def fails(outputs, labels):
+        threads.append(torch.get_num_threads())
+        raise ZeroDivisionError
+
+    torch.set_num_threads(2)
+    with pytest.raises(ZeroDivisionError):
+        stacked.train(Stack((2, 8, 1), [0, 1, 2], dtype=torch.float64), x, y, torch.zeros(3), fails, steps=1)
+    assert set(threads) == {1} and torch.get_num_threads() == 2
+    matmul = torch.backends.cuda.matmul
+    before = torch.get_float32_matmul_precision(), matmul.allow_bf16_reduced_precision_reduction
+    for products, precision in (("float32", "highest"), ("tf32", "high"), ("bfloat16", "highest")):
+        with pytest.raises(ZeroDivisionError), stacked._precision(products):
+            assert torch.get_float32_matmul_precision() == precision and not matmul.allow_bf16_reduced_precision_reduction
+            raise ZeroDivisionError
+        assert (torch.get_float32_matmul_precision(), matmul.allow_bf16_reduced_precision_reduction) == before
 
 
 def test_same_points_for_all_networks():

@@ -315,6 +315,12 @@ def test_the_flat_update_is_sgd(precision, option):
     for (name, p), q in zip(net.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(p, q)
         torch.testing.assert_close(flat.leaves[name].detach(), p.detach().to(flat.leaves[name].dtype))
+    for p, q in zip(net.parameters(), theirs.parameters(), strict=True):
+        if recipe.momentum:
+            torch.testing.assert_close(flat.momentum()[p], optimiser.state[q]["momentum_buffer"])
+    net.linear.weight.data.fill_(2.0)
+    flat.refresh()
+    assert (flat.leaves["linear.weight"] == 2).all()
     lows = {name for name, leaf in flat.leaves.items() if leaf.dtype == torch.bfloat16}
     assert ("linear.weight" in lows) == ("conv1.weight" in lows) == (precision == "bfloat16")
     assert "bn1.weight" not in lows

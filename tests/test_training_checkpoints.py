@@ -179,6 +179,26 @@ def test_a_checkpoint_that_can_not_be_written_is_an_error_of_the_system(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_tensors_of_the_same_bytes_but_another_shape_or_dtype_are_another_run():
+    same = [torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(2, 3, dtype=torch.int32)]
+    assert len({checkpoint.fingerprint([], [tensor]) for tensor in same}) == 3
+
+
+def test_two_processes_that_save_at_once_do_not_take_each_others_file(tmp_path, monkeypatch):
+    path, write = tmp_path / "run.safetensors", checkpoint.write_tensors
+
+    def interleaved(*arguments):
+        write(*arguments)
+        if os.getpid() == 1:
+            monkeypatch.setattr(os, "getpid", lambda: 2)
+            checkpoint.save(path, {"a": torch.full((1,), 2.0)}, {"fingerprint": "x"})
+
+    monkeypatch.setattr(checkpoint, "write_tensors", interleaved)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    checkpoint.save(path, {"a": torch.full((1,), 1.0)}, {"fingerprint": "x"})
+    assert checkpoint.load(path, "x")[0]["a"] == 1 and list(tmp_path.iterdir()) == [path]
+
+
 def test_checkpoints_can_be_read_by_whom_the_umask_lets(tmp_path):
     path, plain = tmp_path / "run.safetensors", tmp_path / "plain"
     loop.train(run(path=path))

@@ -73,6 +73,8 @@ def plan(
     if eps and (sample.kind == "table" or max(eps) > 1):
         got = f"those of the table {sample.name!r}, whose margin needs none" if sample.kind == "table" else f"{max(eps):g}"
         raise ValueError(f"expected --eps for images in [0, 1], such as 2/255, got {got}")
+    if augment and sample.kind == "table":
+        raise ValueError(f"expected --augment for images, got it for the table {sample.name!r}; leave it out")
     settled = fit_recipe(recipe, sample, quick=quick, epochs=epochs, batch_size=batch_size, augment=augment, cuda=cuda)
     study = Compare(
         source=source,
