@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import nn
 
-from squareloss import CrossEntropy, SquareLoss, Standardize
+from squareloss import CrossEntropy, SquareLoss, Standardize, _checkpoint
 from squareloss.lab.training import checkpoint, loop
 from squareloss.lab.training.recipes import Recipe
 from test_training import SMALL, Stop, images, run, same_weights, stop
@@ -185,7 +185,7 @@ def test_tensors_of_the_same_bytes_but_another_shape_or_dtype_are_another_run():
 
 
 def test_two_processes_that_save_at_once_do_not_take_each_others_file(tmp_path, monkeypatch):
-    path, write = tmp_path / "run.safetensors", checkpoint.write_tensors
+    path, write = tmp_path / "run.safetensors", _checkpoint.write_tensors
 
     def interleaved(*arguments):
         write(*arguments)
@@ -193,7 +193,7 @@ def test_two_processes_that_save_at_once_do_not_take_each_others_file(tmp_path, 
             monkeypatch.setattr(os, "getpid", lambda: 2)
             checkpoint.save(path, {"a": torch.full((1,), 2.0)}, {"fingerprint": "x"})
 
-    monkeypatch.setattr(checkpoint, "write_tensors", interleaved)
+    monkeypatch.setattr(_checkpoint, "write_tensors", interleaved)
     monkeypatch.setattr(os, "getpid", lambda: 1)
     checkpoint.save(path, {"a": torch.full((1,), 1.0)}, {"fingerprint": "x"})
     assert checkpoint.load(path, "x")[0]["a"] == 1 and list(tmp_path.iterdir()) == [path]
