@@ -92,6 +92,15 @@ def test_weights_count_by_their_ratios_beside_mu(solver):
     np.testing.assert_allclose(eight.predict_proba(x), one.predict_proba(x), atol=1e-3 if solver == "iterative" else 1e-7)
 
 
+@pytest.mark.parametrize("solver", ["exact", "iterative"])
+@pytest.mark.parametrize("factor", [2e-30, 5e29])
+def test_weights_may_be_as_small_and_as_large_as_is_said(solver, factor):
+    x, y = circle(100)
+    weight = np.random.default_rng(1).uniform(0.5, 1.5, 100)
+    one, other = (NTKClassifier(c, solver=solver).fit(x, y, c * weight) for c in (1, factor))
+    np.testing.assert_allclose(other.predict_proba(x), one.predict_proba(x), atol=1e-4 if solver == "iterative" else 1e-9)
+
+
 @pytest.mark.parametrize("mu", [0.1, [0.1, 1e5]])
 def test_weighted_leave_one_out_is_refits_and_the_map_is_of_their_scores(mu):
     x, y = circle(30)
@@ -148,8 +157,28 @@ def test_weights_that_can_not_be():
         NTKClassifier(0.1).fit(x, y, -np.ones(20))
     with pytest.raises(ValueError, match=r"at least 2 samples of positive weight, got n_samples = 1"):
         NTKClassifier(0.1).fit(x, y, np.eye(20)[0])
+    for extreme in (1e-31, 1e31, 1e308):
+        with pytest.raises(ValueError, match=r"expected weights of 1e-30 to 1e\+30 on average, got .*; multiply"):
+            NTKClassifier(0.1).fit(x, y, np.full(20, extreme))
     gone = NTKClassifier(0.1).fit(x, y, y > 0)  # class 0 is known, and has no sample
     assert gone.classes_.tolist() == [0, 1, 2] and 0 not in gone.predict(x)
+
+
+def test_samples_held_out_that_are_of_one_class_make_no_one_sure_of_it():
+    """The frequencies explain them as well as the scores, whose slope is 0 but for rounding; nothing is divided by that."""
+    worst, right = 0.0, 0
+    for seed in range(20):
+        g = np.random.default_rng(seed)
+        x = g.normal(size=(220, 3))
+        y = (x[:, 0] + 0.5 * g.normal(size=220) > 0.8).astype(int)
+        held = torch.randperm(20, generator=torch.Generator().manual_seed(0)).numpy()[:4]
+        y[held], x[held, 0] = 0, -np.abs(x[held, 0])
+        model = NTKClassifier(solver="iterative").fit(x[:20], y[:20])
+        assert np.abs(model.shift_).max() < 10
+        p = model.predict_proba(x[20:])[np.arange(200), y[20:]]
+        worst = max(worst, -np.log(p.clip(1e-300)).mean())
+        right += (model.predict(x[20:]) == y[20:]).mean() / 20
+    assert worst < 1 and right > 0.75
 
 
 def test_a_constant_feature_is_none():

@@ -29,6 +29,7 @@ BLOCK = 2**17  # of them at a time on a CPU, which stay in its cache
 COLUMNS = 1024  # outputs, over lambdas, of one product
 PASSES = {True: 20, False: 8}  # over the scores, that the full map and a temperature alone usually take
 FURTHEST = 16.0  # that a step of its fit moves logits of a sample against each other; beyond, all is sure and flat
+FLATTEST = 1e-3  # slope of the map; what is flatter says nothing
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,7 @@ def fit_curve(
         level = frequency.clamp_min(0.5 / count).log()
         level = level - level.mean()
         slope, bend, pull = _newton([u, -u.square(), level.expand_as(u)], target, share, offset, [0.0, 0.0, 0.0], passes)
-        if slope > 0:
+        if slope > FLATTEST:  # else it is rounding, as where all labels are one class, and the shift would be without bound
             shift = level * (pull / slope)
             u = u + shift
             if float(shift.abs().max()) < 1:  # else scores say next to nothing, and a bend would be one of the shift
@@ -264,7 +265,7 @@ def fit_curve(
     start = max(slope, 0.0)  # from far below, as of left-out scores that point away, the steps would not come back
     (slope,) = _newton([u - ratio * u.square()], target, share, offset, [start], passes)
     passes.line.close()
-    slope = max(slope, 1e-3)  # scores that say nothing: nearly uniform, or the inverse class weights
+    slope = max(slope, FLATTEST)  # scores that say nothing: nearly uniform, or the inverse class weights
     return Curve(slope, ratio * slope, shift, offset)
 
 

@@ -23,6 +23,7 @@ from squareloss.ntk.solve import Solution, Spectral, check_kernel, kernel_matrix
 SOLVERS = ("auto", "exact", "iterative")
 CRITERIA = ("brier", "accuracy")
 EXACT, CHOICE = 10_000, 4000  # samples up to which "auto" is exact: at one mu, and to choose mu
+LARGEST = 1e30  # mean of the weights, and 1 over the least: the iterative solver computes in float32
 HELD_OUT = 4096  # samples at most, to choose by where leave-one-out has no closed form
 
 
@@ -106,6 +107,11 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"expected at least 2 samples{'' if count == len(X) else ' of positive weight'}, got n_samples = {count}; "
                 "leave-one-out needs one to be left"
+            )
+        if not 1 / LARGEST <= (mean := float(weight.mean())) <= LARGEST:
+            raise ValueError(
+                f"expected weights of {1 / LARGEST:.0e} to {LARGEST:.0e} on average, got {mean:.0e}; "
+                "multiply all of them by one number, and mu too"
             )
         self.classes_ = np.unique(columns[:, 0])
         if len(self.classes_) < 2:
