@@ -142,6 +142,23 @@ def test_a_group_runs_in_one_call_and_its_rest_in_another(toy, tmp_path):
     assert [line for line in study.lines() if line.startswith("call")] == ["call 3", "call 3"]
 
 
+def test_a_study_that_changes_a_spec_is_told_so(toy, tmp_path):
+    """Its result would lie there with a spec that is not the one of its hash, and be a damaged one."""
+    study = toy(cells_=2)
+    plain = study.run
+
+    def changing(jobs, context):
+        for job in jobs:
+            if job.cell.name == "cell1":
+                job.cell.spec["steps"] = 100
+            yield from plain([job], context)
+
+    study.run = changing
+    outcome = execute(study, "smoke", [0], tmp_path / "r")
+    assert [r.cell for r in outcome.records] == ["cell0"] and outcome.new == 1
+    assert "expected the spec of cell1/seed0 as it was planned, got one that the study has changed" in outcome.message()
+
+
 @pytest.mark.parametrize(("group", "error"), [("", "ZeroDivisionError: no luck"), ("all", "ZeroDivisionError: no luck")])
 def test_a_job_that_raises_takes_no_other_with_it(toy, tmp_path, group, error):
     study, notes = toy(tricks=(("cell1", "raise"),), group=group), Notes()

@@ -183,6 +183,7 @@ DAMAGE = {
         path.read_text().replace('"artefacts": []', '"artefacts": ["/a.png"]')
     ),
     "an artefact without a name": lambda path: path.write_text(path.read_text().replace('"artefacts": []', '"artefacts": [1]')),
+    "lists without end": lambda path: path.write_text(path.read_text().replace('"lr": 0.1', f'"lr": {"[" * 700 + "]" * 700}')),
     "another spec": lambda path: path.write_text(path.read_text().replace('"lr": 0.1', '"lr": "0.1"')),
     "deep": lambda path: path.write_text("[" * 100_000),
     "huge": lambda path: path.write_text(re.sub(r'"x": \d+', f'"x": {"9" * 400}', path.read_text())),

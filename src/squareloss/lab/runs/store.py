@@ -221,8 +221,12 @@ def read(path: Path, expected_hash: str | None = None) -> Record:
         raise Damaged(f"expected a result in {path}, got one without a valid {wrong[0]!r}")
     if expected_hash not in (None, content["hash"]):
         raise Damaged(f"expected the result of cell {expected_hash} in {path}, got that of {content['hash']}")
-    entries = {key: content[key] for key in _TYPES} | {key: unfinite(content[key]) for key in ("spec", "metrics")}
-    if hash_of(entries["spec"]) != entries["hash"]:
+    try:
+        entries = {key: content[key] for key in _TYPES} | {key: unfinite(content[key]) for key in ("spec", "metrics")}
+        planned = hash_of(entries["spec"])
+    except RecursionError as error:
+        raise Damaged(f"expected a result in {path}, got lists within lists without end") from error
+    if planned != entries["hash"]:
         raise Damaged(f"expected the spec of cell {entries['hash']} in {path}, got another")
     return Record(**entries, path=path)
 

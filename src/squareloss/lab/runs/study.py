@@ -113,6 +113,10 @@ class Result:
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise ValueError(f"Unknown status {self.status!r} of {self.job.name}. Available: {', '.join(STATUSES)}")
+        if hash_of(self.job.cell.spec) != self.job.cell.hash():
+            raise ValueError(
+                f"expected the spec of {self.job.name} as it was planned, got one that the study has changed; change a copy"
+            )
         object.__setattr__(self, "metrics", plain(self.metrics, f"metrics of {self.job.name}"))
         for name in self.artefacts:
             check_name(name, "an artefact's file name")
