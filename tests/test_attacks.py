@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from importlib import import_module
 from typing import ClassVar
 
 import pytest
@@ -418,9 +419,25 @@ def test_targets_can_be_given(net, points):
     given = attacks.apgd_targeted(net, x, y, EPS["linf"], steps=10, targets=second)
     ranked = attacks.apgd_targeted(net, x, y, EPS["linf"], steps=10, targets=1)
     assert torch.equal(given.broken, ranked.broken)
-    for wrong in (second[:5], second.float(), second == 0):
+    for wrong in (second[:5], second[:0], second.float(), second * math.nan, second == 0):
         with pytest.raises(ValueError, match=r"expected integer targets of shape \(60,\)"):
             attacks.pgd(net, x, y, 0.1, targets=wrong, loss="margin")
+    for wrong in (second - 10, second + 10):
+        with pytest.raises(ValueError, match=r"expected targets in \[0, 10\), got -?\d+ to"):
+            attacks.pgd(net, x, y, 0.1, targets=wrong, loss="margin")
+
+
+def test_targets_are_looked_at_before_any_point_is_attacked(net, points, monkeypatch):
+    """Also those of points whose turn comes late."""
+    x, y = points[0], points[1].clone()
+    with torch.no_grad():
+        best, second = net(x).topk(2, 1).indices.T
+    targets = second.clone()
+    targets[-1] = y[-1] = best[-1]
+    monkeypatch.setattr("squareloss.attacks._run._WAVE_BYTES", 1)
+    monkeypatch.setattr(import_module("squareloss.attacks.pgd").PGDRound, "start", None)
+    with pytest.raises(ValueError, match=f"got 1 of {int((best == y).sum())} points aimed at their own class"):
+        attacks.pgd(net, x, y, 0.1, steps=2, targets=targets, batch_size=10)
 
 
 @pytest.mark.parametrize("attack", [attacks.pgd, attacks.apgd_targeted, attacks.fab_targeted])

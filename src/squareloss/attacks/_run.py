@@ -110,6 +110,13 @@ class Evaluation:
         self.ledger.tensors["least"] = self.ledger.tensors["clean"].clone()
         self.ledger.tensors["forwards"] += 1
         self.ledger.clean_errors((scores.argmax(1) != self.y).nonzero().squeeze(1))
+        standing = self.ledger.standing()
+        for targets in self._targets():
+            if own := int((targets.to(self.y.device)[standing] == self.y[standing]).sum()):
+                raise ValueError(
+                    f"expected targets other than the labels, got {own} of {len(standing)} points aimed at their own class, "
+                    "which is no attack; leave those out, or aim them at another"
+                )
 
     def _run_stage(self) -> None:
         if self.pool is None:
@@ -289,8 +296,11 @@ class Evaluation:
         p = self.problem
         kind = f"{type(p.draws).__name__} {p.draws.seed} {p.network.precision} {self.wave_size}"
         settings = f"{self.stages!r} {p.eps!r} {p.norm} {kind}"
-        targets = [t for s in self.stages for r in s.rounds if isinstance(t := getattr(r, "targets", None), Tensor)]
-        return _save.fingerprint(p.network.model, self.x, self.y, settings, targets)
+        return _save.fingerprint(p.network.model, self.x, self.y, settings, self._targets())
+
+    def _targets(self) -> list[Tensor]:
+        """The classes (N,) that rounds aim at, of those to which they are given."""
+        return [t for s in self.stages for r in s.rounds if isinstance(t := getattr(r, "targets", None), Tensor)]
 
     def _write_if_due(self) -> None:
         if time.monotonic() - self._saved >= SAVE_SECONDS:

@@ -120,11 +120,6 @@ def set_target(state: State, rank: int, targets: Tensor | None = None) -> None:
     """Put the target class of each point into the state: given, or the one `rank` places below the top of the clean scores."""
     ids = state["id"]
     state["target"] = state["order"][:, -1 - rank] if targets is None else targets.to(ids.device, torch.int64)[ids]
-    if targets is not None and (own := int((state["target"] == state["y"]).sum())):
-        raise ValueError(
-            f"expected targets other than the labels, got {own} of {len(ids)} points aimed at their own class, which is no "
-            "attack; leave those out, or aim them at another"
-        )
 
 
 def aims(targets: int | Tensor | None, num_classes: int, points: int) -> list[int]:
@@ -132,13 +127,13 @@ def aims(targets: int | Tensor | None, num_classes: int, points: int) -> list[in
     if targets is None:
         return [0]
     if isinstance(targets, Tensor):
-        low, high = int(targets.min()), int(targets.max())
-        whole = not targets.is_floating_point() and targets.dtype != torch.bool
-        if targets.shape != (points,) or not whole or low < 0 or high >= num_classes:
+        if targets.shape != (points,) or targets.is_floating_point() or targets.dtype == torch.bool:
             raise ValueError(
-                f"expected integer targets of shape ({points},) in [0, {num_classes}), got {targets.dtype} of shape "
-                f"{tuple(targets.shape)} from {low} to {high}"
+                f"expected integer targets of shape ({points},), got {targets.dtype} of shape {tuple(targets.shape)}"
             )
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or high >= num_classes:
+            raise ValueError(f"expected targets in [0, {num_classes}), got {low} to {high}")
         return [1]
     _checks.whole("targets", targets)
     return list(range(1, min(targets, num_classes - 1) + 1))
