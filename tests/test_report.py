@@ -76,6 +76,17 @@ def test_seeds_that_were_not_asked_for_are_told_of(filled):
     assert not of(replace(header, seeds=[0], in_pieces=True), store.records()).more
 
 
+def test_seeds_that_only_some_cells_have_are_not_told_as_there(filled):
+    """As where others were compared with the same loss: more seeds would train the rest, not show them."""
+    store, header = filled
+    next(store.folder.glob("compare/simplex-*/seed2.json")).unlink()
+    replace(header, seeds=[0]).write(store)
+    (found,) = gather(store.folder)
+    same, others = (line for line in found.cautions if "Not shown" in line)
+    assert same == "Not shown: 1 more seed (1) of the same settings in this folder; --seeds 2 shows all."
+    assert others.startswith("Not shown: 1 result of other settings or seeds")
+
+
 def other_settings(store, header, **settings):
     """Results of the same losses with other settings, and their header."""
     cells = {name: Cell(name, {"task": "test", "loss": name, **settings}) for name in header.hashes}

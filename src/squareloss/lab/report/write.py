@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,7 +38,7 @@ class StudyReport:
         rows: what is compared, with the values of every seed; `rows[0].summary("ece")` is their mean, std and n.
         settings: in what it differs from the other settings of the study in the report, in words; "" if there are none.
         others: results of the study that the report does not show at all; the first of its settings tells of them.
-        more: results of the same cells with seeds that the header does not ask for.
+        more: results of the same cells with seeds that the header does not ask for, of which every cell has one.
     """
 
     header: Header
@@ -139,7 +140,9 @@ def of(header: Header, records: Sequence[Record], settings: Sequence[Header] = (
         facts = [(name, str(len(seeds)) if name == "seeds" else value) for name, value in header.facts]
         header = replace(header, seeds=seeds, facts=facts)
     mine = {record.path for record in kept}
-    more = [record for record in asked_for(records, replace(header, seeds=())) if record.path not in mine]
+    rest = [record for record in asked_for(records, replace(header, seeds=())) if record.path not in mine]
+    cells = Counter(record.seed for record in rest)
+    more = [record for record in rest if cells[record.seed] == len(header.hashes)]
     return StudyReport(header, kept, rows_of(kept, header), more=more)
 
 
