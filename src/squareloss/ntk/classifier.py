@@ -94,6 +94,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Fit features X (n, d) and labels y (n,), with squares weighted by sample_weight (n,), which are not negative.
 
         Samples of weight 0 count for nothing, but their classes are known; leaving a sample out removes it whatever its weight.
+        The mean weight is from 1e-30 to 1e30.
         """
         X = inputs.features(self, X, reset=True)
         columns, many = inputs.labels(y, len(X))
