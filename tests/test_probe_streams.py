@@ -118,7 +118,8 @@ def test_a_wide_fit_does_not_hang_on_the_tensor_of_the_caller(monkeypatch, kept)
     tensor.mul_(2)
     np.testing.assert_array_equal(probe.leave_one_out(x, y), RidgeProbe([1.0]).fit(x, y).leave_one_out(x, y))
     if kept == 100:
-        assert probe._engine.pending[0] is probe._engine.rows[0] is probe._engine.reservoir.samples[0]  # and is there once
+        engine = probe._engine
+        assert engine.pending[0] is engine.solved.samples[0] is engine.reservoir.samples[0]  # and is there once
     same_model(probe.partial_fit(x[:20] + 1, y[:20]), RidgeProbe([1.0]).fit(np.r_[x, x[:20] + 1], np.r_[y, y[:20]]))
 
 
@@ -189,6 +190,18 @@ def test_chunks_and_memmaps_are_one_fit(tmp_path):
     assert once.temperature_ == pytest.approx(whole.temperature_, rel=0.1)
     with pytest.raises(ValueError, match="expected chunks"):
         RidgeProbe().fit_chunks(iter([]))
+
+
+@pytest.mark.parametrize("readings", [[2, 1], [2, 3], [2, 2, 1], [2, 2, 3]])
+def test_chunks_that_change_between_readings_are_refused(readings):
+    x, y = blobs(60, 5, 3)
+    chunks = [(x[i : i + 20], y[i : i + 20]) for i in (0, 20, 40)]
+    counts = iter(readings)
+    with pytest.raises(ValueError, match=f"same 40 samples at each reading, got {20 * readings[-1]}; give a list"):
+        RidgeProbe().fit_chunks(lambda: chunks[: next(counts)])
+    used = iter(chunks)
+    with pytest.raises(ValueError, match="same 60 samples at each reading, got 0; give a list"):
+        RidgeProbe().fit_chunks(lambda: used)
 
 
 def test_chunks_with_weights_and_late_classes():

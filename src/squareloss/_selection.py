@@ -1,5 +1,14 @@
 """Choose lambda and fit the probability map of a ridge classifier, both on exact leave-one-out scores.
 
+`select` reads the samples twice, in blocks, since they need not fit in memory together:
+
+1. `_judge`: left-out scores of all samples at every lambda, of which only sums are kept, to choose the best one by;
+2. `_left_out_scores`: those of every so many samples at the best lambda, which `fit_curve` fits the probability map to.
+
+Both take them from one of two forms of a path. `_Tall`, for more samples than features, has d x d eigenvectors, and any block's
+features give its scores. `_Wide`, for n <= d (or n = d + 1 and an intercept), has n x n eigenvectors, the `dual` of the path,
+which holds the scores of all samples; they are one block.
+
 Scores are the K outputs of ridge on the codes K e_y - 1 (`Simplex()`), zero-sum. With u = scores / K, which is eta - 1/K, a
 probability is softmax(a v - b v^2), v = u + shift: a is an inverse temperature, b bends the map, and the shift, along the
 logarithms of the class frequencies, moves the thresholds between frequent and rare classes. If the scores of the right class
@@ -11,7 +20,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -23,7 +33,8 @@ from squareloss.codings import Simplex
 from squareloss.ridge import FeaturePath, KernelPath, left_out
 
 Block = tuple[Tensor, Tensor, Tensor]  # features (m, d), labels (m, S), sample weights (m,)
-Blocks = Callable[[], Iterable[tuple[Block, Tensor]]]  # with the weights (m,) in the fit: by class as well
+Blocks = Callable[[], Iterable[Block]]  # of samples with a weight > 0, the same ones in the same order each time
+Solution = tuple[Tensor, Tensor]  # coefficients (d, K) and intercept (K,)
 CALIBRATION = 2**24  # scores the probability map is fitted on, at most: it has three numbers
 BLOCK = 2**17  # of them at a time on a CPU, which stay in its cache
 COLUMNS = 1024  # outputs, over lambdas, of one product
@@ -91,7 +102,7 @@ def select(
     *,
     count: int,
     frequencies: Sequence[Tensor] | None,
-    offset: Tensor | None,
+    class_weight: Tensor | None,
     criterion: str,
     warn: bool = True,
     progress: bool = False,
@@ -100,25 +111,26 @@ def select(
 
     Arguments:
         path: the ridge path, over the codes of all label sets side by side.
-        blocks: called for each of two passes over samples that `path` was fitted on; one block, if it has a `dual`.
+        blocks: called for each of two passes over samples that `path` was fitted on; all of them, in one block, if it is wide.
         num_classes: K of each label set. lambdas: the candidates. count: how many samples the blocks hold.
         frequencies: (K,) of each label set; None fits a temperature alone.
-        offset: (K,) or None, added to the logits. criterion: "brier" or "accuracy".
+        class_weight: (K,) of the only label set, or None: as in the fit of `path`. The probability map undoes it.
+        criterion: "brier" or "accuracy".
         warn: of lambdas that can't be judged. progress: show that of the probability map.
     """
     if not count:
         return _unjudged(path, num_classes, lambdas)
     stride = -(-count * max(num_classes) // CALIBRATION)
-    squares, hits, mass, slacks = _walk(path, blocks, num_classes, lambdas, stride)
+    form = _Tall(path, lambdas, stride) if path.dual is None else _Wide(path.dual, lambdas, stride)
+    squares, hits, mass = _judge(form, _read(blocks, count), num_classes, class_weight)
     lost = [lam for lam, square in zip(lambdas, squares[0].tolist(), strict=True) if math.isnan(square)]
     told = f"leave-one-out is lost in rounding at lambda = {', '.join(f'{lam:.3g}' for lam in lost)}"
     if len(lost) == len(lambdas) > 1:
         raise ValueError(f"expected a lambda to choose, but {told}; give larger ones")
     losses = squares if criterion == "brier" else [-h for h in hits]
     best = [int(loss.nan_to_num(math.inf).argmin()) for loss in losses]
-    lams = [lambdas[b] for b in best]
-    solutions = _solve(path, num_classes, lams)
-    left = _left_out_scores(path, blocks, solutions, slacks, best, lams, stride)
+    solutions = _solve(path, num_classes, [lambdas[b] for b in best])
+    left = _left_out_scores(form, _read(blocks, count), best, solutions)
     judged = bool(left[0][0].isfinite().any())  # 1 - h is that of all label sets
     if lost and warn:
         rest = "not chosen" if len(lambdas) > 1 else "probabilities rest on the other samples" if judged else "no probabilities"
@@ -126,6 +138,7 @@ def select(
         warnings.warn(told, stacklevel=2)
     if not judged:
         return _unjudged(path, num_classes, lambdas)
+    offset = None if class_weight is None else -class_weight.log()
     chosen = []
     for i, (loo, labels, weight) in enumerate(left):
         known = loo[:, 0].isfinite()
@@ -147,67 +160,101 @@ def _unjudged(path: FeaturePath, num_classes: Sequence[int], lambdas: Sequence[f
     return [Selection(list(lambdas), [math.nan], [math.nan], 0, c, *s) for c, s in zip(curves, solutions, strict=True)]
 
 
-def _solve(path: FeaturePath, num_classes: Sequence[int], lams: Sequence[float]) -> list[tuple[Tensor, Tensor]]:
+def _solve(path: FeaturePath, num_classes: Sequence[int], lams: Sequence[float]) -> list[Solution]:
     """The coefficients (d, K) and the intercept (K,) of each label set, at its own lambda."""
     own = [replace(path, cross=path.cross[:, part], mean_y=path.mean_y[part]) for part in _columns(num_classes)]
     return [part.solve(lam) for part, lam in zip(own, lams, strict=True)]
 
 
-def _walk(
-    path: FeaturePath,
-    blocks: Blocks,
-    num_classes: Sequence[int],
-    lambdas: Sequence[float],
-    stride: int,
-) -> tuple[list[Tensor], list[Tensor], float, list[Tensor]]:
-    """Sums of squared leave-one-out errors and of hits (L,) per label set; the mass; 1 - h of every stride-th sample."""
-    squares = [path.values.new_zeros(len(lambdas)) for _ in num_classes]
-    hits = [path.values.new_zeros(len(lambdas)) for _ in num_classes]
-    group = max(1, COLUMNS // sum(num_classes))
-    mass, slacks = 0.0, []
-    for (x, labels, _), s in blocks():
-        codes = encode(labels, num_classes)
-        if path.dual is None:
-            projected = path.project(x)
-            slack = path.slack(projected, s, lambdas)  # (L, m)
-            slacks.append(slack[:, ::stride])
-        for first in range(0, len(lambdas), group):
-            part = slice(first, first + group)
-            if path.dual is None:
-                loo = left_out(codes, path.fitted(projected, lambdas[part]), slack[part])  # (g, m, W)
-            else:
-                loo = path.dual.leave_one_out_path(lambdas[part])
+class _Tall:
+    """Left-out scores y - (y - f) / (1 - h) of any block, from its features in the basis of the d x d form."""
+
+    def __init__(self, path: FeaturePath, lambdas: Sequence[float], stride: int) -> None:
+        self.path, self.lambdas, self.stride = path, lambdas, stride
+        self.slacks: deque[Tensor] = deque()  # 1 - h (L, m) of each block, from pass 1 to pass 2, which need not project
+
+    def at_every_lambda(self, x: Tensor, codes: Tensor, s: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Pass 1: groups of lambdas, with the scores (g, m, W) of a block there."""
+        projected = self.path.project(x)
+        slack = self.path.slack(projected, s, self.lambdas)  # (L, m)
+        self.slacks.append(slack[:, :: self.stride].contiguous())
+        for part in _groups(self.lambdas, codes):
+            yield part, left_out(codes, self.path.fitted(projected, self.lambdas[part]), slack[part])
+
+    def at_best_lambda(self, x: Tensor, labels: Tensor, best: Sequence[int], solutions: Sequence[Solution]) -> list[Tensor]:
+        """Pass 2: the scores (m, K) of each label set, for every stride-th sample of the next block."""
+        slack = self.slacks.popleft()
+        codes = [encode(labels[:, i : i + 1], [len(intercept)]) for i, (_, intercept) in enumerate(solutions)]
+        return [left_out(y, x @ w + c, slack[b]) for y, (w, c), b in zip(codes, solutions, best, strict=True)]
+
+
+class _Wide:
+    """The same, of all samples at once: the n x n form holds them, and does not read their features."""
+
+    def __init__(self, path: KernelPath, lambdas: Sequence[float], stride: int) -> None:
+        self.path, self.lambdas, self.stride = path, lambdas, stride
+
+    def at_every_lambda(self, x: Tensor, codes: Tensor, s: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        for part in _groups(self.lambdas, codes):
+            yield part, self.path.leave_one_out_path(self.lambdas[part])
+
+    def at_best_lambda(self, x: Tensor, labels: Tensor, best: Sequence[int], solutions: Sequence[Solution]) -> list[Tensor]:
+        scores = by_label_set(self.path, [self.lambdas[b] for b in best], [len(intercept) for _, intercept in solutions])
+        return [own[:: self.stride] for own in scores]
+
+
+def _judge(
+    form: _Tall | _Wide, blocks: Iterable[Block], num_classes: Sequence[int], class_weight: Tensor | None
+) -> tuple[Tensor, Tensor, float]:
+    """Pass 1: sums of squared left-out errors and of hits (S, L), NaN where rounding hides scores; the sum of the weights."""
+    squares, hits = form.path.values.new_zeros(2, len(num_classes), len(form.lambdas))
+    mass = 0.0
+    for x, labels, weight in blocks:
+        codes, s = encode(labels, num_classes), weight_in_fit(labels, weight, class_weight)
+        for part, loo in form.at_every_lambda(x, codes, s):
             for i, own in enumerate(_columns(num_classes)):
-                squares[i][part] += (loo[..., own] - codes[:, own]).square().sum(2) @ s
-                hits[i][part] += (loo[..., own].argmax(2) == labels[:, i]).to(s) @ s
+                squares[i, part] += (loo[..., own] - codes[:, own]).square().sum(2) @ s
+                hits[i, part] += (loo[..., own].argmax(2) == labels[:, i]).to(s) @ s
         mass += float(s.sum())
-    for square, hit in zip(squares, hits, strict=True):
-        hit[square.isnan()] = math.nan
-    return squares, hits, mass, slacks
+    return squares, hits.masked_fill(squares.isnan(), math.nan), mass
 
 
 def _left_out_scores(
-    path: FeaturePath,
-    blocks: Blocks,
-    solutions: Sequence[tuple[Tensor, Tensor]],
-    slacks: Sequence[Tensor],
-    best: Sequence[int],
-    lams: Sequence[float],
-    stride: int,
-) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """For each label set, leave-one-out scores (m, K), labels (m,) and weights (m,) of every stride-th sample."""
-    if path.dual is not None:
-        (((_, labels, weight), _),) = blocks()
-        loo = by_label_set(path.dual, lams, [len(intercept) for _, intercept in solutions])
-        return [(scores[::stride], labels[::stride, i], weight[::stride]) for i, scores in enumerate(loo)]
-    parts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in solutions]
-    for ((x, labels, weight), _), slack in zip(blocks(), slacks, strict=True):
-        thin, thin_weight = x[::stride], weight[::stride]
-        for i, (coefficients, intercept) in enumerate(solutions):
-            label = labels[::stride, i]
-            codes = encode(label.unsqueeze(1), [len(intercept)])
-            parts[i].append((left_out(codes, thin @ coefficients + intercept, slack[best[i]]), label, thin_weight))
+    form: _Tall | _Wide, blocks: Iterable[Block], best: Sequence[int], solutions: Sequence[Solution]
+) -> list[Block]:
+    """Pass 2: for each label set, the left-out scores (m, K), labels (m,) and weights (m,) of every stride-th sample."""
+    parts: list[list[Block]] = [[] for _ in solutions]
+    for block in blocks:
+        x, labels, weight = (column[:: form.stride] for column in block)
+        for i, scores in enumerate(form.at_best_lambda(x, labels, best, solutions)):
+            parts[i].append((scores, labels[:, i], weight))
     return [tuple(torch.cat(column) for column in zip(*part, strict=True)) for part in parts]  # type: ignore[misc]
+
+
+def _groups(lambdas: Sequence[float], codes: Tensor) -> list[slice]:
+    """Lambdas in runs whose outputs, as many as codes (m, W) for each, make one product."""
+    size = max(1, COLUMNS // codes.shape[1])
+    return [slice(first, first + size) for first in range(0, len(lambdas), size)]
+
+
+def _read(blocks: Blocks, count: int) -> Iterator[Block]:
+    """One pass over the blocks that are not empty, which must have all samples."""
+    seen = 0
+    for block in blocks():
+        seen += len(block[0])
+        if seen > count:
+            break
+        if len(block[0]):
+            yield block
+    if seen != count:
+        raise ValueError(
+            f"expected the same {count} samples at each reading, got {seen}; give a list, or a function that starts anew"
+        )
+
+
+def weight_in_fit(labels: Tensor, weight: Tensor, class_weight: Tensor | None) -> Tensor:
+    """The weights (m,) that samples have in the fit: times those of their classes, in the only label set."""
+    return weight if class_weight is None else weight * class_weight[labels[:, 0]]
 
 
 def by_label_set(dual: KernelPath, lams: Sequence[float], num_classes: Sequence[int]) -> list[Tensor]:
@@ -238,8 +285,9 @@ def fit_curve(
 ) -> Curve:
     """The most likely probability map of scores (n, K) with labels (n,) and weights (n,), all positive.
 
+    Three fits: of slope, bend and shift; of slope and bend at that shift, for their ratio, within bounds; of the slope alone.
     As Platt did, one sample's worth of probability is spread over the K classes, so that perfect scores do not make it
-    infinitely sure. The bend keeps the map increasing for eta in [0, 1]. Without frequencies (K,) nothing is bent or shifted.
+    infinitely sure. The bounds keep the map increasing for eta in [0, 1]. Without frequencies (K,) there is the last fit alone.
     Its `progress` is an estimate: by the passes that such fits usually take.
     """
     k = scores.shape[1]
