@@ -351,8 +351,9 @@ def test_bad_input_is_refused():
             RidgeProbe(lambdas).fit(x, y)
     for lambdas in (1.0, 1, np.float32(1), np.array([1.0]), torch.ones(1)):
         same_model(RidgeProbe(lambdas).fit(x, y), RidgeProbe([1.0]).fit(x, y))
-    with pytest.raises(ValueError, match="device that torch can use here, got 'cuda:99'"):
-        RidgeProbe(device="cuda:99").fit(x, y)
+    for device in ("cuda:99", 3.5):
+        with pytest.raises(ValueError, match=f"device .* that torch can use here, got {device!r}"):
+            RidgeProbe(device=device).fit(x, y)
     for bad in (x, x[:3], torch.from_numpy(x)):
         with pytest.raises(ValueError, match="features below 1e\\+100, .* got [0-9]e\\+20[0-9]; divide"):
             RidgeProbe().fit(bad * 1e200, y[: len(bad)])

@@ -91,13 +91,21 @@ def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor:
     return torch.from_numpy(np.array(checked)).to(device)
 
 
-def device(requested: Any, x: Array | Tensor) -> torch.device:
+def device(requested: Any) -> torch.device:
+    """The device that is asked for by a name, a number or a `torch.device`; for "auto" a GPU if there is one."""
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if requested == "auto" else requested
+    try:
+        return torch.empty(0, device=torch.device(name)).device
+    except (AssertionError, RuntimeError, TypeError) as error:  # torch without CUDA asserts
+        raise ValueError(
+            f"expected device 'auto', 'cpu', 'cuda' or another that torch can use here, got {requested!r}"
+        ) from error
+
+
+def device_for(x: Array | Tensor, requested: Any) -> torch.device:
     """Where to compute: where asked, else where the tensor lies, else on the CPU."""
     if requested is not None:
-        try:
-            return torch.empty(0, device=requested).device
-        except (AssertionError, RuntimeError) as error:  # torch without CUDA asserts
-            raise ValueError(f"expected a device that torch can use here, got {requested!r}: {error}") from error
+        return device(requested)
     return x.device if isinstance(x, Tensor) else torch.device("cpu")
 
 
