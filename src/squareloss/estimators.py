@@ -34,9 +34,9 @@ from squareloss.codings import OneHot, outputs_for
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 from squareloss.models import MLP
 
-LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes
+LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes; names of `squareloss compare` mean the same
     "simplex": lambda K: SquareLoss(),
-    "one_hot": lambda K: SquareLoss(OneHot(k=max(1.0, K / 5), M=min(K, 5))),
+    "scaled_one_hot": lambda K: SquareLoss(OneHot(k=max(1.0, K / 5), M=min(K, 5))),
     "cross_entropy": lambda K: CrossEntropy(),
     "squentropy": lambda K: Squentropy(),
 }
@@ -56,9 +56,9 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     Arguments:
         hidden: width of each hidden layer; () for a linear model.
-        loss: "simplex" (`SquareLoss()`); "one_hot" (`SquareLoss(OneHot(k=K/5, M=5))`, or k = 1 and M = K below five classes),
-            which is better for many classes, some 200 or more; "cross_entropy"; "squentropy"; or an instance of a class in
-            `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
+        loss: "simplex" (`SquareLoss()`); "scaled_one_hot" (`SquareLoss(OneHot(k=K/5, M=5))`, or k = 1 and M = K below five
+            classes), which is better for many classes, some 200 or more; "cross_entropy"; "squentropy"; or an instance of a
+            class in `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
         learning_rate: of Adam, constant.
         batch_size: samples per step.
         max_epochs: passes over the training data, fewer if it stops early.
