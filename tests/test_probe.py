@@ -354,6 +354,7 @@ def test_bad_input_is_refused():
     for device in ("cuda:99", 3.5):
         with pytest.raises(ValueError, match=f"device .* that torch can use here, got {device!r}"):
             RidgeProbe(device=device).fit(x, y)
+    same_model(RidgeProbe([1.0], device="auto").fit(x, y), RidgeProbe([1.0]).fit(x, y))
     for bad in (x, x[:3], torch.from_numpy(x)):
         with pytest.raises(ValueError, match="features below 1e\\+100, .* got [0-9]e\\+20[0-9]; divide"):
             RidgeProbe().fit(bad * 1e200, y[: len(bad)])
