@@ -14,8 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from probe_blobs import TIGHT, blobs, codes, same_choice, same_model
-from squareloss import NTKClassifier, SquareLossClassifier, _selection
-from squareloss._selection import Curve, fit_curve
+from squareloss import NTKClassifier, SquareLossClassifier, _probability_map, _selection
+from squareloss._probability_map import Curve, fit_curve
 from squareloss.calibrators import Temperature
 from squareloss.codings import Simplex
 from squareloss.probe import RandomFeatures, RidgeProbe
@@ -120,7 +120,7 @@ def test_the_probability_map_is_the_same_in_blocks_of_any_size(monkeypatch):
     labels, weight = drawn(3 * u), torch.linspace(0, 2, 500, dtype=torch.float64)
     frequency, offset = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64), torch.tensor([0.1, 0.0, -0.2], dtype=torch.float64)
     whole = fit_curve(u, labels, weight, frequency, offset)
-    monkeypatch.setattr(_selection, "BLOCK", 3 * 70)
+    monkeypatch.setattr(_probability_map, "BLOCK", 3 * 70)
     parts = fit_curve(u, labels, weight, frequency, offset)
     assert (parts.slope, parts.bend) == pytest.approx((whole.slope, whole.bend), rel=1e-9)
     torch.testing.assert_close(parts.shift, whole.shift)
@@ -140,8 +140,8 @@ def test_the_probability_map_takes_few_passes_however_sure_the_scores_are(monkey
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, k, (n,), generator=generator)
     scores = signal * Simplex().encode(labels, k).double() + 10 * torch.randn(n, k, generator=generator, dtype=torch.float64)
-    whole = _selection._derivatives
-    monkeypatch.setattr(_selection, "_derivatives", lambda *arguments: passes.append(1) or whole(*arguments))
+    whole = _probability_map._derivatives
+    monkeypatch.setattr(_probability_map, "_derivatives", lambda *arguments: passes.append(1) or whole(*arguments))
     ones, frequency = torch.ones(n, dtype=torch.float64), (torch.bincount(labels, minlength=k) / n).double()
     curve = fit_curve(scores, labels, ones, frequency)
     assert len(passes) < 30

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from squareloss import _checks
 from squareloss import _estimator_inputs as inputs
-from squareloss._selection import Curve, encode, fit_curve
+from squareloss._probability_map import Curve, fit_curve
+from squareloss._selection import encode
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
 from squareloss.ntk.kernels import Kernel, on_sphere, to_sphere
