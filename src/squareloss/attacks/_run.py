@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from squareloss._progress import duration
 from squareloss.attacks import _save
 from squareloss.attacks._abreast import abreast, count_lanes, gradients
 from squareloss.attacks._common import (
@@ -95,7 +96,7 @@ class Evaluation:
             self._write_if_due()
         self._write()  # so that a table of several attacks, begun again, does not repeat this one
         self._last_look()
-        self.progress.close(f"{int(self.ledger.standing().numel())} of {len(self.x)} stand, {self.seconds():.0f} s")
+        self.progress.close(f"{int(self.ledger.standing().numel())} of {len(self.x)} stand, {duration(self.seconds())}")
         return self.ledger
 
     def seconds(self) -> float:
