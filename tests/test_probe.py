@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from itertools import count
 
 import numpy as np
 import pytest
@@ -187,13 +188,14 @@ def test_weights_count_in_the_probability_map():
     assert abs(weighted.slope - repeated.slope) < 0.2 * abs(unweighted.slope - repeated.slope)
 
 
-def test_the_probability_map_shows_progress_with_an_estimate(capsys, monkeypatch):
-    clock = iter(range(1000))
+@pytest.mark.parametrize(("pace", "left"), [(1, "19 s"), (60, "19 min")])  # seconds a pass, and twenty passes are usual
+def test_the_probability_map_shows_progress_with_an_estimate(capsys, monkeypatch, pace, left):
+    clock = count(0, pace)
     monkeypatch.setattr("squareloss._progress.time.monotonic", lambda: next(clock))
     x, y = blobs(n=200)
     RidgeProbe(verbose=True).fit(x, y)
     shown = capsys.readouterr().err
-    assert re.search(r"probability map: +5%, 19 s left", shown)  # a pass a second, and twenty are usual
+    assert re.search(rf"probability map: +5%, {left} left", shown)
     assert shown.endswith("\n")
     RidgeProbe().fit(x, y)
     assert capsys.readouterr().err == ""

@@ -1,12 +1,14 @@
 """RidgeProbe on streams: one fit in many pieces, samples forgotten, classes that come late, chunks and memory maps."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score
 
 from probe_blobs import TIGHT, blobs, codes, same_choice, same_model
-from squareloss import _moments
+from squareloss import _estimator_inputs, _moments
 from squareloss.probe import RidgeProbe
 
 
@@ -391,3 +393,15 @@ def test_forgetting_one_of_two_samples_of_equal_features(differ):
         never = RidgeProbe([1.0]).fit(x[rest], y[rest], s[rest])
         same_model(probe, never)
         same_choice(probe, never)
+
+
+@pytest.mark.parametrize(("total", "said"), [(None, "sums: 300 samples   "), (900, "sums: 300 samples of 900, 6 min left   ")])
+def test_a_stream_says_how_far_it_is(capsys, monkeypatch, total, said):
+    clock = count(0, 60)  # a block a minute
+    monkeypatch.setattr("squareloss._estimator_inputs.time.perf_counter", lambda: next(clock))
+    blocks = [(range(100),)] * 3
+    assert list(_estimator_inputs.watch(blocks, total, "sums", verbose=True)) == blocks
+    shown = capsys.readouterr().err
+    assert shown.split("\r")[-1] == said + "\n"
+    assert list(_estimator_inputs.watch(blocks, total, "sums", verbose=False)) == blocks
+    assert capsys.readouterr().err == ""

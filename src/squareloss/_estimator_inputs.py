@@ -16,6 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 from torch import Tensor
 
+from squareloss._progress import duration
 from squareloss._selection import COLUMNS
 
 Array = NDArray[Any]
@@ -169,7 +170,7 @@ def watch(blocks: Iterable[Any], total: int | None, what: str, *, verbose: bool)
         passed = time.perf_counter() - begin
         if verbose and passed - shown > 0.5:
             shown = passed
-            rest = "" if total is None else f" of {total:,}, {passed * max(total - done, 0) / done:.0f} s left"
+            rest = "" if total is None else f" of {total:,}, {duration(passed * max(total - done, 0) / done)} left"
             print(f"\r{what}: {done:,} samples{rest}   ", end="", file=sys.stderr, flush=True)
     if verbose and shown:
         print(file=sys.stderr)

@@ -29,6 +29,7 @@ from typing_extensions import Self
 from squareloss import _checks
 from squareloss import _estimator_inputs as inputs
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads
+from squareloss._progress import duration
 from squareloss.calibrators import Asinh
 from squareloss.codings import OneHot, outputs_for
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
@@ -250,7 +251,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _report(self, epoch: int, epochs: int, seconds: float) -> None:
         held_out = f", held out {self.validation_curve_[-1]:.4f}" if self.validation_curve_ else ""
-        left = "" if epoch == epochs else f", at most {seconds / epoch * (epochs - epoch):.0f} s left"
+        left = "" if epoch == epochs else f", at most {duration(seconds / epoch * (epochs - epoch))} left"
         line = f"epoch {self.n_epochs_}: loss {self.loss_curve_[-1]:.4f}{held_out}, {seconds:.1f} s{left}"
         print(line, file=sys.stderr, flush=True)
 
