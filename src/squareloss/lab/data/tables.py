@@ -198,9 +198,9 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
 
     1. Many dates, in most rows: refused.
     2. Two numbers or more beside marks, nothing else, and no codes (00501 is a name): numbers.
-    3. Dates beside numbers and marks at most: categories, with a note; they may be versions, or stand for groups.
-    4. Many numbers, dressed or not, in most rows, and something but plain ones: refused.
-    5. As 4, with few numbers instead of many, or more than half of the rows instead of most: categories, with a note.
+    3. Many numbers, dressed or not, in most rows, and something but plain ones: refused.
+    4. Dates beside numbers and marks at most: categories, with a note; they may be versions, or stand for groups.
+    5. As 3, with few numbers instead of many, or more than half of the rows instead of most: categories, with a note.
     6. Anything else: categories.
 
     Many are more than `_FEW` different ones, most rows `_MOSTLY` of those whose value is no mark.
@@ -228,14 +228,14 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
         encoded = _numeric(np.array([values.get(text, np.nan) for text in trimmed.to_pylist()]), name, train, what)
         note = f"column {name!r}: {', '.join(map(repr, marks))} among the numbers, read as missing"
         return encoded._replace(notes=[note, *encoded.notes])
-    if dates and dates == strange:
-        notes = [f"column {name!r}: dates such as {dates[0]!r}, read as categories"]
-    elif strange and most and many:
+    if strange and most and many:
         raise ValueError(
             f"{what}: expected numbers alone, as in most of its rows, got {_with_rows(strange, trimmed)}; write plain numbers "
             "(1234.5, not 1,234.5 or 1234,5), leave missing cells empty, or, if these are categories, write all of them as "
             "words"
         )
+    if dates and dates == strange:
+        notes = [f"column {name!r}: dates such as {dates[0]!r}, read as categories"]
     elif strange and (most or (half and many)):
         notes = [f"column {name!r}: {_with_rows(strange, trimmed)} among numbers, read as categories"]
     encoded = _categorical(column, name, train, what)
