@@ -111,4 +111,4 @@ def test_eta_of_a_classifier_with_reduced_outputs(points):
 def test_radii_are_written_as_people_write_them():
     written = {0.05: "0.05", 0.1: "0.1", 0.2: "0.2", 0.01: "0.01", 0.1 + 0.2: "0.3", 1.0: "1", 0.123456: "0.123456"}
     written |= {n / 255: f"{n:g}/255" for n in (0.5, 1, 1.25, 2, 8, 16, 128)}
-    assert {eps: _common.radius(eps) for eps in written} == written
+    assert {eps: _common.eps_text(eps) for eps in written} == written

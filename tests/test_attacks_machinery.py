@@ -163,7 +163,7 @@ def test_the_time_left_is_about_right_however_points_break(monkeypatch, capsys, 
     """Of 1000 points 1000 / passes^power stand; a pass of one takes 10 ms, and the first start takes longer."""
     clock = Clock()
     monkeypatch.setattr("squareloss.attacks._progress.time.monotonic", lambda: clock.now)
-    monkeypatch.setattr(PROGRESS, "_duration", str)
+    monkeypatch.setattr(PROGRESS, "duration", str)
     short = (Falling(clock, power, 100, warm_up=warm_up), Falling(clock, power, 100, before=100))
     stages = [RUN.Stage("short", short), RUN.Stage("long", (Falling(clock, power, 1800, before=200),))]
     x, y = torch.full((1000, 1), 0.6), torch.zeros(1000, dtype=torch.int64)
@@ -179,7 +179,7 @@ def test_the_time_left_is_about_right_however_points_break(monkeypatch, capsys, 
 def test_rounds_that_no_point_is_worth_take_no_time(monkeypatch, capsys):
     clock = Clock()
     monkeypatch.setattr("squareloss.attacks._progress.time.monotonic", lambda: clock.now)
-    monkeypatch.setattr(PROGRESS, "_duration", str)
+    monkeypatch.setattr(PROGRESS, "duration", str)
     rounds = (Falling(clock, 0.0, 100), Falling(clock, 0.0, 5000, before=100, bar=0.5))  # none comes below half of its margin
     x, y = torch.full((1000, 1), 0.6), torch.zeros(1000, dtype=torch.int64)
     RUN.attack(Threshold(), x, y, 0.2, lambda classes: ([RUN.Stage("both", rounds)], []), {"progress": True})

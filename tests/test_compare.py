@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from squareloss import metrics
+from squareloss.attacks._common import eps_text
 from squareloss.calibrators import Asinh
 from squareloss.lab.data import load
 from squareloss.lab.data.dataset import drawn
@@ -22,7 +23,7 @@ from squareloss.lab.studies.common import fit_temperature, thinned
 from squareloss.lab.studies.compare import ingredients, measure
 from squareloss.lab.studies.compare import study as study_module
 from squareloss.lab.studies.compare.ingredients import LOSSES, Source
-from squareloss.lab.studies.compare.plan import plan, radius
+from squareloss.lab.studies.compare.plan import plan
 from squareloss.lab.studies.compare.study import Compare, default_folder
 from squareloss.lab.training.loop import Epoch, Run, outputs_of, train
 from squareloss.lab.training.recipes import Recipe
@@ -435,7 +436,7 @@ def test_a_convolutional_network_is_refused_for_a_table(tmp_path):
 
 
 def test_radii_as_people_write_them():
-    assert [radius(e) for e in (2 / 255, 0.5 / 255, 0.1, 0.025)] == ["2/255", "0.5/255", "0.1", "0.025"]
+    assert [eps_text(e) for e in (2 / 255, 0.5 / 255, 0.1, 0.025)] == ["2/255", "0.5/255", "0.1", "0.025"]
 
 
 def test_long_curves_are_thinned_and_keep_their_end():

@@ -148,11 +148,11 @@ def test_the_network_and_the_link_give_the_probabilities(digits: list[np.ndarray
     np.testing.assert_allclose(model.decision_function(X_test), outputs, atol=1e-4)
 
 
-def test_one_hot_starts_as_cross_entropy_does() -> None:
+def test_scaled_one_hot_starts_as_cross_entropy_does() -> None:
     """Its gradient at zero outputs is -1 at the true class for any number of classes, as cross-entropy's is nearly."""
     for K in (2, 10, 100, 1000):
         outputs = torch.zeros(1, K, requires_grad=True)
-        LOSSES["one_hot"](K)(outputs, torch.tensor([1])).backward()
+        LOSSES["scaled_one_hot"](K)(outputs, torch.tensor([1])).backward()
         torch.testing.assert_close(outputs.grad, torch.zeros(1, K).index_fill(1, torch.tensor([1]), -1.0))
 
 
@@ -381,13 +381,14 @@ def test_verbose_tells_the_time_left(blobs: tuple[np.ndarray, np.ndarray], capsy
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "hinge"}, "Unknown loss 'hinge'. Available: simplex, one_hot, cross_entropy, squentropy"),
+        ({"loss": "hinge"}, "Unknown loss 'hinge'. Available: simplex, scaled_one_hot, cross_entropy, squentropy"),
         ({"hidden": 100}, "expected hidden to be a tuple of positive integers"),
         ({"hidden": (10, 0)}, "expected hidden to be a tuple of positive integers"),
         ({"learning_rate": 0}, "expected learning_rate to be a number > 0, got 0"),
         ({"learning_rate": "0.1"}, "expected learning_rate to be a number > 0, got '0.1'"),
         ({"weight_decay": None}, "expected weight_decay to be a number >= 0, got None"),
-        ({"device": None}, "expected device .auto., .cpu. or .cuda., got None"),
+        ({"device": None}, "expected device .auto., .cpu., .cuda. or another .*, got None"),
+        ({"device": 3.5}, "expected device .auto., .cpu., .cuda. or another .*, got 3.5"),
         ({"learning_rate": 1e30}, "expected a finite training loss"),
         ({"batch_size": 1.5}, "expected batch_size to be an integer >= 1, got 1.5"),
         ({"max_epochs": 0}, "expected max_epochs"),
@@ -397,13 +398,13 @@ def test_verbose_tells_the_time_left(blobs: tuple[np.ndarray, np.ndarray], capsy
         ({"patience": 0}, "expected patience"),
         ({"loss": SquareLoss(weight=torch.ones(7))}, r"expected weight of shape \(3,\), one per class, got \(7,\)"),
         ({"class_weight": "even"}, "balanced"),
-        ({"device": "cuda:99"}, "expected a device that is there|invalid device|CUDA"),
-        ({"device": "gpu"}, "expected device .auto., .cpu. or .cuda., got .gpu."),
+        ({"device": "cuda:99"}, "expected device .auto., .cpu., .cuda. or another .*, got .cuda:99."),
+        ({"device": "gpu"}, "expected device .auto., .cpu., .cuda. or another .*, got .gpu."),
     ],
     ids=str,
 )
 def test_bad_options(options: dict[str, Any], message: str, blobs: tuple[np.ndarray, np.ndarray]) -> None:
-    with pytest.raises((ValueError, RuntimeError), match=message):
+    with pytest.raises(ValueError, match=message):
         small(**options).fit(*blobs)
 
 

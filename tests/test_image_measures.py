@@ -107,7 +107,7 @@ def test_robust_shares_of_a_linear_model_are_the_exact_ones(tmp_path, loss):
     net = networks.Trained(model, model, plan.make_loss(loss), SimpleNamespace(test=Split(x, y)), {}, "")
     settings = {"levels": [level, 8], "steps": 20, "points": None, "attacks": ["apgd-ce", "apgd-t"]}
     found = {}
-    for name in ("by_loss", "adaptive", "standard"):
+    for name in ("under_pgd", "under_worst_case", "under_autoattack"):
         (tmp_path / name).mkdir()
         found |= getattr(measures, name)(net, settings, 0, notes := measures.Notes(tmp_path / name))
         assert notes.total == len(notes.found), "so the share that is done grows evenly, to all of it"

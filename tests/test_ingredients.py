@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from squareloss import SquareLoss, metrics
+from squareloss import SquareLoss, estimators, metrics
 from squareloss.lab import names
 from squareloss.lab.data import load
 from squareloss.lab.data.dataset import Dataset, Split
@@ -230,6 +230,7 @@ def test_losses_are_what_their_names_say():
         "ce": ce,
         "simplex": SquareLoss(reduction="none")(f, y),
         "one_hot": (f - hot).square().sum(1) / 2,
+        "scaled_one_hot": (f - 4 * hot).square().mean(1) / 2,
         "squentropy": ce + ((1 - hot) * f.square()).sum(1) / 3,
         "ce_smoothed": torch.nn.functional.cross_entropy(f, y, reduction="none", label_smoothing=0.1),
         "focal": (1 - p.gather(1, y[:, None])[:, 0]) ** 2 * ce,
@@ -237,6 +238,13 @@ def test_losses_are_what_their_names_say():
     }
     for name, make in LOSSES.items():
         torch.testing.assert_close(make(4)(f, y), expected[name].mean())
+
+
+def test_a_loss_that_was_chosen_is_trained_by_that_name():
+    mine = estimators.LOSSES
+    for name in mine:
+        for k in (3, 40):
+            assert repr(mine[name](k)) == repr(LOSSES["ce" if name == "cross_entropy" else name](k))
 
 
 @pytest.mark.parametrize("name", LOSSES)

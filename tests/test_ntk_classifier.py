@@ -10,7 +10,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.utils.estimator_checks import check_estimator
 
-from squareloss._selection import fit_curve
+from squareloss._probability_map import fit_curve
 from squareloss.codings import Simplex
 from squareloss.ntk import NTK, Laplace, NTKClassifier, to_sphere
 

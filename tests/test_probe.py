@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from itertools import count
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 from probe_blobs import TIGHT, blobs, codes, same_choice, same_model
-from squareloss import NTKClassifier, SquareLossClassifier, _selection
-from squareloss._selection import Curve, fit_curve
+from squareloss import NTKClassifier, SquareLossClassifier, _probability_map, _selection
+from squareloss._probability_map import Curve, fit_curve
 from squareloss.calibrators import Temperature
 from squareloss.codings import Simplex
 from squareloss.probe import RandomFeatures, RidgeProbe
@@ -120,7 +121,7 @@ def test_the_probability_map_is_the_same_in_blocks_of_any_size(monkeypatch):
     labels, weight = drawn(3 * u), torch.linspace(0, 2, 500, dtype=torch.float64)
     frequency, offset = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64), torch.tensor([0.1, 0.0, -0.2], dtype=torch.float64)
     whole = fit_curve(u, labels, weight, frequency, offset)
-    monkeypatch.setattr(_selection, "BLOCK", 3 * 70)
+    monkeypatch.setattr(_probability_map, "BLOCK", 3 * 70)
     parts = fit_curve(u, labels, weight, frequency, offset)
     assert (parts.slope, parts.bend) == pytest.approx((whole.slope, whole.bend), rel=1e-9)
     torch.testing.assert_close(parts.shift, whole.shift)
@@ -140,8 +141,8 @@ def test_the_probability_map_takes_few_passes_however_sure_the_scores_are(monkey
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(0, k, (n,), generator=generator)
     scores = signal * Simplex().encode(labels, k).double() + 10 * torch.randn(n, k, generator=generator, dtype=torch.float64)
-    whole = _selection._derivatives
-    monkeypatch.setattr(_selection, "_derivatives", lambda *arguments: passes.append(1) or whole(*arguments))
+    whole = _probability_map._derivatives
+    monkeypatch.setattr(_probability_map, "_derivatives", lambda *arguments: passes.append(1) or whole(*arguments))
     ones, frequency = torch.ones(n, dtype=torch.float64), (torch.bincount(labels, minlength=k) / n).double()
     curve = fit_curve(scores, labels, ones, frequency)
     assert len(passes) < 30
@@ -187,13 +188,14 @@ def test_weights_count_in_the_probability_map():
     assert abs(weighted.slope - repeated.slope) < 0.2 * abs(unweighted.slope - repeated.slope)
 
 
-def test_the_probability_map_shows_progress_with_an_estimate(capsys, monkeypatch):
-    clock = iter(range(1000))
+@pytest.mark.parametrize(("pace", "left"), [(1, "19 s"), (60, "19 min")])  # seconds a pass, and twenty passes are usual
+def test_the_probability_map_shows_progress_with_an_estimate(capsys, monkeypatch, pace, left):
+    clock = count(0, pace)
     monkeypatch.setattr("squareloss._progress.time.monotonic", lambda: next(clock))
     x, y = blobs(n=200)
     RidgeProbe(verbose=True).fit(x, y)
     shown = capsys.readouterr().err
-    assert re.search(r"probability map: +5%, 19 s left", shown)  # a pass a second, and twenty are usual
+    assert re.search(rf"probability map: +5%, {left} left", shown)
     assert shown.endswith("\n")
     RidgeProbe().fit(x, y)
     assert capsys.readouterr().err == ""
@@ -351,8 +353,10 @@ def test_bad_input_is_refused():
             RidgeProbe(lambdas).fit(x, y)
     for lambdas in (1.0, 1, np.float32(1), np.array([1.0]), torch.ones(1)):
         same_model(RidgeProbe(lambdas).fit(x, y), RidgeProbe([1.0]).fit(x, y))
-    with pytest.raises(ValueError, match="device that torch can use here, got 'cuda:99'"):
-        RidgeProbe(device="cuda:99").fit(x, y)
+    for device in ("cuda:99", 3.5):
+        with pytest.raises(ValueError, match=f"device .* that torch can use here, got {device!r}"):
+            RidgeProbe(device=device).fit(x, y)
+    same_model(RidgeProbe([1.0], device="auto").fit(x, y), RidgeProbe([1.0]).fit(x, y))
     for bad in (x, x[:3], torch.from_numpy(x)):
         with pytest.raises(ValueError, match="features below 1e\\+100, .* got [0-9]e\\+20[0-9]; divide"):
             RidgeProbe().fit(bad * 1e200, y[: len(bad)])

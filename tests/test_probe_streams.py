@@ -1,12 +1,14 @@
 """RidgeProbe on streams: one fit in many pieces, samples forgotten, classes that come late, chunks and memory maps."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score
 
 from probe_blobs import TIGHT, blobs, codes, same_choice, same_model
-from squareloss import _moments
+from squareloss import _estimator_inputs, _moments
 from squareloss.probe import RidgeProbe
 
 
@@ -118,7 +120,8 @@ def test_a_wide_fit_does_not_hang_on_the_tensor_of_the_caller(monkeypatch, kept)
     tensor.mul_(2)
     np.testing.assert_array_equal(probe.leave_one_out(x, y), RidgeProbe([1.0]).fit(x, y).leave_one_out(x, y))
     if kept == 100:
-        assert probe._engine.pending[0] is probe._engine.rows[0] is probe._engine.reservoir.samples[0]  # and is there once
+        engine = probe._engine
+        assert engine.pending[0] is engine.solved.samples[0] is engine.reservoir.samples[0]  # and is there once
     same_model(probe.partial_fit(x[:20] + 1, y[:20]), RidgeProbe([1.0]).fit(np.r_[x, x[:20] + 1], np.r_[y, y[:20]]))
 
 
@@ -189,6 +192,18 @@ def test_chunks_and_memmaps_are_one_fit(tmp_path):
     assert once.temperature_ == pytest.approx(whole.temperature_, rel=0.1)
     with pytest.raises(ValueError, match="expected chunks"):
         RidgeProbe().fit_chunks(iter([]))
+
+
+@pytest.mark.parametrize("readings", [[2, 1], [2, 3], [2, 2, 1], [2, 2, 3]])
+def test_chunks_that_change_between_readings_are_refused(readings):
+    x, y = blobs(60, 5, 3)
+    chunks = [(x[i : i + 20], y[i : i + 20]) for i in (0, 20, 40)]
+    counts = iter(readings)
+    with pytest.raises(ValueError, match=f"same 40 samples at each reading, got {20 * readings[-1]}; give a list"):
+        RidgeProbe().fit_chunks(lambda: chunks[: next(counts)])
+    used = iter(chunks)
+    with pytest.raises(ValueError, match="same 60 samples at each reading, got 0; give a list"):
+        RidgeProbe().fit_chunks(lambda: used)
 
 
 def test_chunks_with_weights_and_late_classes():
@@ -378,3 +393,15 @@ def test_forgetting_one_of_two_samples_of_equal_features(differ):
         never = RidgeProbe([1.0]).fit(x[rest], y[rest], s[rest])
         same_model(probe, never)
         same_choice(probe, never)
+
+
+@pytest.mark.parametrize(("total", "said"), [(None, "sums: 300 samples   "), (900, "sums: 300 samples of 900, 6 min left   ")])
+def test_a_stream_says_how_far_it_is(capsys, monkeypatch, total, said):
+    clock = count(0, 60)  # a block a minute
+    monkeypatch.setattr("squareloss._estimator_inputs.time.perf_counter", lambda: next(clock))
+    blocks = [(range(100),)] * 3
+    assert list(_estimator_inputs.watch(blocks, total, "sums", verbose=True)) == blocks
+    shown = capsys.readouterr().err
+    assert shown.split("\r")[-1] == said + "\n"
+    assert list(_estimator_inputs.watch(blocks, total, "sums", verbose=False)) == blocks
+    assert capsys.readouterr().err == ""

@@ -6,8 +6,9 @@ import math
 import pytest
 from rich.console import Console
 
+from squareloss._progress import duration
 from squareloss.lab.runs import Cell, Job, Result, execute, watch
-from squareloss.lab.runs.live import Lines, Listener, Row, Table, duration
+from squareloss.lab.runs.live import Lines, Listener, Row, Table
 
 JOBS = [Job(Cell(f"cell{i}", {"task": "t", "i": i}), 0) for i in range(4)]
 
@@ -44,7 +45,11 @@ def test_counts_and_time_left(clock):
     assert listener.status() == "2/4 done, 1 running, 1 failed, about 2 s left"
     assert listener.left() == pytest.approx(10 * 0.5 / 2.5), "2.5 of 3 jobs took 10 s"
     assert Listener().left() is None and Row("").left() is None and Row("").fraction() == 0
-    assert [duration(s) for s in (45, 720, 12600)] == ["45 s", "12 min", "3.5 h"]
+
+
+def test_seconds_in_words():
+    words = {45: "45 s", 89: "89 s", 91: "2 min", 720: "12 min", 5340: "89 min", 5400: "1.5 h", 12600: "3.5 h"}
+    assert {seconds: duration(seconds) for seconds in words} == words
 
 
 def test_time_left_goes_by_what_jobs_weigh(clock):

@@ -16,6 +16,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 from torch import Tensor
 
+from squareloss._progress import duration
 from squareloss._selection import COLUMNS
 
 Array = NDArray[Any]
@@ -91,13 +92,21 @@ def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor:
     return torch.from_numpy(np.array(checked)).to(device)
 
 
-def device(requested: Any, x: Array | Tensor) -> torch.device:
+def device(requested: Any) -> torch.device:
+    """The device that is asked for by a name, a number or a `torch.device`; for "auto" a GPU if there is one."""
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if requested == "auto" else requested
+    try:
+        return torch.empty(0, device=torch.device(name)).device
+    except (AssertionError, RuntimeError, TypeError) as error:  # torch without CUDA asserts
+        raise ValueError(
+            f"expected device 'auto', 'cpu', 'cuda' or another that torch can use here, got {requested!r}"
+        ) from error
+
+
+def device_for(x: Array | Tensor, requested: Any) -> torch.device:
     """Where to compute: where asked, else where the tensor lies, else on the CPU."""
     if requested is not None:
-        try:
-            return torch.empty(0, device=requested).device
-        except (AssertionError, RuntimeError) as error:  # torch without CUDA asserts
-            raise ValueError(f"expected a device that torch can use here, got {requested!r}: {error}") from error
+        return device(requested)
     return x.device if isinstance(x, Tensor) else torch.device("cpu")
 
 
@@ -161,7 +170,7 @@ def watch(blocks: Iterable[Any], total: int | None, what: str, *, verbose: bool)
         passed = time.perf_counter() - begin
         if verbose and passed - shown > 0.5:
             shown = passed
-            rest = "" if total is None else f" of {total:,}, {passed * max(total - done, 0) / done:.0f} s left"
+            rest = "" if total is None else f" of {total:,}, {duration(passed * max(total - done, 0) / done)} left"
             print(f"\r{what}: {done:,} samples{rest}   ", end="", file=sys.stderr, flush=True)
     if verbose and shown:
         print(file=sys.stderr)

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from squareloss._moments import Moments, Reservoir, deviation, keys
-from squareloss._selection import Block, Selection, by_label_set, encode, select
+from squareloss._selection import Block, Selection, by_label_set, encode, select, weight_in_fit
 from squareloss.ridge import FeaturePath, left_out
 
 
@@ -28,6 +29,32 @@ class Options:
     verbose: bool = False
 
 
+@dataclass(frozen=True)
+class Solved:
+    """What was solved from all samples there were; it goes as a whole when some come or go.
+
+    Attributes:
+        path: the ridge path. chosen: what was chosen for each label set.
+        samples: of a wide path, which has a `dual`: x, labels and weights in the fit of all samples; else None.
+    """
+
+    path: FeaturePath
+    chosen: list[Selection]
+    samples: Block | None
+
+    @cached_property
+    def places(self) -> dict[bytes, int]:
+        """Where each sample of a wide path stands."""
+        assert self.samples is not None
+        return {key: place for place, key in enumerate(keys(*self.samples))}
+
+    @cached_property
+    def left(self) -> list[Tensor]:
+        """The left-out scores (n, K) of all samples of a wide path, for each label set."""
+        assert self.path.dual is not None
+        return by_label_set(self.path.dual, [c.lam for c in self.chosen], [len(c.intercept) for c in self.chosen])
+
+
 class Engine:
     """Samples in, ridge solutions out. A block is features (m, d), labels (m, S) and sample weights (m,)."""
 
@@ -35,13 +62,10 @@ class Engine:
         self.num_classes = list(num_classes)
         self.options = options
         self.class_weight: Tensor | None = None  # (K,), of the only label set
-        self.moments: Moments | None = None
-        self.pending: Block | None = None  # samples of a wide fit, whose sums are formed only if they are needed
         self.reservoir = Reservoir(options.random_state)
-        self.solved: list[Selection] | None = None
-        self.path: FeaturePath | None = None
-        self.rows: tuple[Tensor, Tensor, Tensor] | None = None  # x, labels, weights of the path's n x n form, if it has one
-        self.left: tuple[dict[bytes, int], list[Tensor]] | None = None  # where each of them stands, and all left-out scores
+        self.moments: Moments | None = None
+        self.pending: Block | None = None  # the samples of `fit_wide`, from then until `_form_sums` makes them the moments
+        self.solved: Solved | None = None  # from `_choose` until samples come or go
 
     @property
     def count(self) -> int:
@@ -105,10 +129,8 @@ class Engine:
             moments.mass if intercept else math.inf,
         )
         frequencies = [mass / moments.mass for mass in moments.class_mass]
-        if blocks is None:
-            self._choose(path.unscaled(scale), frequencies, self.reservoir.blocks, len(self.reservoir))
-        else:
-            self._choose(path.unscaled(scale), frequencies, blocks, moments.count)
+        count = len(self.reservoir) if blocks is None else moments.count
+        self._choose(path.unscaled(scale), frequencies, blocks or self.reservoir.blocks, count)
 
     def fit_wide(self, block: Block) -> None:
         """The first samples, all at once, with n <= d or n = d + 1: the d x d sums wait until they are needed."""
@@ -130,15 +152,11 @@ class Engine:
         codes = encode(labels, self.num_classes)
         path = FeaturePath.from_data(x / scale, codes, s, intercept=self.options.intercept)
         frequencies = [s.new_zeros(k).index_add_(0, labels[:, i], s / s.sum()) for i, k in enumerate(self.num_classes)]
-        self._choose(path.unscaled(scale), frequencies, lambda: [block], len(x))
-        self.rows = (x, labels, s)
+        self._choose(path.unscaled(scale), frequencies, lambda: [block], len(x), samples=(x, labels, s))
 
     def solution(self) -> list[Selection]:
         """What was chosen for each label set; solved now if samples came or went, and chosen by the reservoir."""
-        if self.solved is None:
-            self.solve()
-        assert self.solved is not None
-        return self.solved
+        return self._solved().chosen
 
     def scores(self, x: Tensor) -> list[Tensor]:
         """The scores (m, K) of features (m, d), for each label set."""
@@ -146,27 +164,26 @@ class Engine:
 
     def leave_one_out(self, block: Block) -> list[Tensor]:
         """The scores (m, K) that fits without each of these samples give to it, for each label set."""
-        solution = self.solution()
-        assert self.path is not None
-        x, labels, s = self._weighted(block)
-        lams = [chosen.lam for chosen in solution]
-        if self.path.dual is not None:
-            if self.left is None:
-                assert self.rows is not None
-                places = {key: place for place, key in enumerate(keys(*self.rows))}
-                self.left = places, by_label_set(self.path.dual, lams, self.num_classes)
-            places, left = self.left
+        solved, (x, labels, s) = self._solved(), self._weighted(block)
+        fitted = self.scores(x)
+        if solved.samples is not None:
             used = s > 0
-            row = _find(keys(x[used], labels[used], s[used]), places)
-            return [f.masked_scatter(used.unsqueeze(1), scores[row]) for f, scores in zip(self.scores(x), left, strict=True)]
-        slack = self.path.slack(self.path.project(x), s, lams)
+            row = _find(keys(x[used], labels[used], s[used]), solved.places)
+            return [f.masked_scatter(used.unsqueeze(1), left[row]) for f, left in zip(fitted, solved.left, strict=True)]
+        slack = solved.path.slack(solved.path.project(x), s, [chosen.lam for chosen in solved.chosen])
         codes = [encode(labels[:, i : i + 1], [k]) for i, k in enumerate(self.num_classes)]
-        return [left_out(y, f, h) for y, f, h in zip(codes, self.scores(x), slack, strict=True)]
+        return [left_out(y, f, h) for y, f, h in zip(codes, fitted, slack, strict=True)]
+
+    def _solved(self) -> Solved:
+        if self.solved is None:
+            self.solve()
+        assert self.solved is not None
+        return self.solved
 
     def _weighted(self, block: Block) -> Block:
-        """The block with the weights that its samples have in the fit: times those of their classes."""
+        """The block with the weights that its samples have in the fit."""
         x, labels, weight = block
-        return x, labels, weight if self.class_weight is None else weight * self.class_weight[labels[:, 0]]
+        return x, labels, weight_in_fit(labels, weight, self.class_weight)
 
     def _choose(
         self,
@@ -174,32 +191,27 @@ class Engine:
         frequencies: Sequence[Tensor],
         blocks: Callable[[], Iterable[Block]],
         count: int,
+        samples: Block | None = None,
     ) -> None:
         lambdas = path.grid() if self.options.lambdas is None else list(self.options.lambdas)
         for lam in lambdas:
             path.check_regular(lam)
-
-        def weighted() -> Iterable[tuple[Block, Tensor]]:
-            for block in map(_present, blocks()):
-                if len(block[0]):
-                    yield block, self._weighted(block)[2]
-
-        offset = None if self.class_weight is None else -self.class_weight.log()
-        self.solved = select(
+        chosen = select(
             path,
-            weighted,
+            lambda: map(_present, blocks()),
             self.num_classes,
             lambdas,
             count=count,
             frequencies=frequencies if self.options.full else None,
-            offset=offset,
+            class_weight=self.class_weight,
             criterion=self.options.criterion,
             warn=self.options.lambdas is not None,
             progress=self.options.verbose,
         )
-        self.path, self.rows, self.left = path, None, None
+        self.solved = Solved(path, chosen, samples)
 
     def _form_sums(self) -> Moments | None:
+        """The sums of all samples, None before the first; a fit with n << d is much faster if nobody asks for them."""
         if self.pending is not None:
             block, self.pending = self.pending, None
             self.moments = Moments.empty(block[0].mean(0), self.num_classes)

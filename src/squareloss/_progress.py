@@ -1,4 +1,4 @@
-"""Lines on stderr that say how far a solver is and how long it will still take."""
+"""Lines on stderr that say how far a solver is and how long it will still take; how all such lines write a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Line:
             return
         self.last, self.written = now, True
         left = (now - self.began) * (1 - fraction) / fraction if fraction > 0 else 0.0
-        sys.stderr.write(f"\r{self.what}: {fraction:4.0%}{note}, {left:.0f} s left    ")
+        sys.stderr.write(f"\r{self.what}: {fraction:4.0%}{note}, {duration(left)} left    ")
         sys.stderr.flush()
 
     def close(self) -> None:
@@ -34,5 +34,12 @@ class Line:
 def announce(what: str, seconds: float) -> None:
     """Say how long a step will take that cannot be looked into, if that is two seconds or more."""
     if seconds >= 2:
-        sys.stderr.write(f"{what}: about {seconds:.0f} s\n")
+        sys.stderr.write(f"{what}: about {duration(seconds)}\n")
         sys.stderr.flush()
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: "45 s", "12 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -27,16 +27,17 @@ from torch.func import functional_call
 from typing_extensions import Self
 
 from squareloss import _checks
-from squareloss._estimator_inputs import check_present, check_size
+from squareloss import _estimator_inputs as inputs
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads
+from squareloss._progress import duration
 from squareloss.calibrators import Asinh
 from squareloss.codings import OneHot, outputs_for
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 from squareloss.models import MLP
 
-LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes
+LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes; names of `squareloss compare` mean the same
     "simplex": lambda K: SquareLoss(),
-    "one_hot": lambda K: SquareLoss(OneHot(k=max(1.0, K / 5), M=min(K, 5))),
+    "scaled_one_hot": lambda K: SquareLoss(OneHot(k=max(1.0, K / 5), M=min(K, 5))),
     "cross_entropy": lambda K: CrossEntropy(),
     "squentropy": lambda K: Squentropy(),
 }
@@ -56,9 +57,9 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     Arguments:
         hidden: width of each hidden layer; () for a linear model.
-        loss: "simplex" (`SquareLoss()`); "one_hot" (`SquareLoss(OneHot(k=K/5, M=5))`, or k = 1 and M = K below five classes),
-            which is better for many classes, some 200 or more; "cross_entropy"; "squentropy"; or an instance of a class in
-            `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
+        loss: "simplex" (`SquareLoss()`); "scaled_one_hot" (`SquareLoss(OneHot(k=K/5, M=5))`, or k = 1 and M = K below five
+            classes), which is better for many classes, some 200 or more; "cross_entropy"; "squentropy"; or an instance of a
+            class in `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
         learning_rate: of Adam, constant.
         batch_size: samples per step.
         max_epochs: passes over the training data, fewer if it stops early.
@@ -250,7 +251,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _report(self, epoch: int, epochs: int, seconds: float) -> None:
         held_out = f", held out {self.validation_curve_[-1]:.4f}" if self.validation_curve_ else ""
-        left = "" if epoch == epochs else f", at most {seconds / epoch * (epochs - epoch):.0f} s left"
+        left = "" if epoch == epochs else f", at most {duration(seconds / epoch * (epochs - epoch))} left"
         line = f"epoch {self.n_epochs_}: loss {self.loss_curve_[-1]:.4f}{held_out}, {seconds:.1f} s{left}"
         print(line, file=sys.stderr, flush=True)
 
@@ -263,7 +264,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
         The CPU computes them in float64, so that a row's result does not depend on its neighbours.
         """
-        device = _device(self.device)
+        device = inputs.device(self.device)
         dtype = torch.float64 if device.type == "cpu" else torch.float32
         weights = {name: p.detach().to(device, dtype) for name, p in self.network_.named_parameters()}
         outputs = []
@@ -274,7 +275,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return torch.cat(outputs)
 
     def _validated(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        check_present(_array(y))
+        inputs.check_present(_array(y))
         X, y = validate_data(self, _array(X), _array(y), dtype=[np.float64, np.float32], reset=reset)
         check_classification_targets(y)
         return X, y, _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -299,7 +300,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _set_statistics(self, X: np.ndarray, weight: np.ndarray) -> None:
         self.mean_, self.scale_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
         if self.standardize:
-            check_size(X)
+            inputs.check_size(X)
             self.mean_ = np.average(X, axis=0, weights=weight)
             scale = np.sqrt(np.average((X - self.mean_) ** 2, axis=0, weights=weight))
             self.scale_ = np.where(X.max(axis=0) > X.min(axis=0), scale, 1.0)  # rounding alone is no scale
@@ -348,7 +349,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return np.concatenate([train, rows[single]]), test
 
     def _samples(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Samples:
-        device = _device(self.device)
+        device = inputs.device(self.device)
         x = torch.from_numpy((X - self.mean_) / self.scale_).to(device, torch.float32)
         return Samples(x, torch.from_numpy(y).to(device), torch.tensor(weight, dtype=torch.float32, device=device))
 
@@ -401,18 +402,6 @@ def _class_weights(given: Any, classes: np.ndarray, y: np.ndarray, weight: np.nd
         return weights
     counts = np.bincount(np.searchsorted(classes, y), weights=weight, minlength=len(classes))
     return np.where(counts > 0, weight.sum() / (len(classes) * np.maximum(counts, np.finfo(float).tiny)), 1.0)
-
-
-def _device(name: str | torch.device) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"expected device 'auto', 'cpu' or 'cuda', got {name!r}") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"expected a device that is there, got {name!r} without a GPU; use device='auto' or 'cpu'")
-    return device
 
 
 def _array(values: Any) -> Any:

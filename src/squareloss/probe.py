@@ -56,7 +56,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_weight: None, {class: weight}, or "balanced" (`fit` only). `predict_proba` undoes it, so that its probabilities
             are those of the data as they come; `predict` keeps it: it is the argmax of the weighted scores.
         calibration: "full" or "temperature", as above.
-        device: where to compute; None is where the tensor lies, or the CPU.
+        device: where to compute, as for `SquareLossClassifier`; None is where the tensor lies, or the CPU.
         random_state: seed of the choice of samples that a stream is judged by.
         verbose: show progress, with an estimate of the time left.
 
@@ -266,7 +266,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.calibration not in CALIBRATIONS:
             raise ValueError(f"Unknown calibration {self.calibration!r}. Available: {', '.join(CALIBRATIONS)}")
         lambdas = None if self.lambdas is None else inputs.candidates(self.lambdas, "lambda")
-        self._device, self._many = inputs.device(self.device, X), many
+        self._device, self._many = inputs.device_for(X, self.device), many
         full = self.calibration == "full"
         options = Options(
             lambdas, self.criterion, self.fit_intercept, self.scale_features, full, self.random_state, self.verbose

@@ -12,7 +12,7 @@ from torch import Tensor
 from squareloss.attacks._common import column
 from squareloss.attacks._rounds import Problem, Round, State
 
-_LANE = "lane."  # begins the names of their tensors in the state
+_LANE = "lane."  # begins the names of their tensors in the state: see `State`
 
 
 def abreast(rounds: Sequence[Round]) -> Abreast | None:
@@ -32,7 +32,7 @@ def _rest(this: Any) -> dict[str, Any]:
     return dict(vars(replace(this, rank=0, restart=0)))
 
 
-def lanes(state: State) -> int:
+def count_lanes(state: State) -> int:
     """How many rounds a state is of."""
     return state[f"{_LANE}margin"].shape[1] if f"{_LANE}margin" in state else 1
 

@@ -24,7 +24,7 @@ def norm_name(norm: str | float) -> Norm:
     return _NORMS[key]
 
 
-def radius(eps: float) -> str:
+def eps_text(eps: float) -> str:
     """A radius as people write it: 0.1 if that is all of it, 2/255 or 0.5/255 if it is that, else six digits."""
     short, levels = f"{eps:g}", round(255 * eps, 2)
     if math.isclose(float(short), eps, rel_tol=1e-9) or abs(255 * eps - levels) > 1e-6:

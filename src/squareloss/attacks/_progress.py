@@ -8,6 +8,8 @@ import time
 
 from torch import Tensor
 
+from squareloss._progress import duration
+
 _KEEP = 0.995  # of what was measured, with each step: the rate is that of the last two hundred or so
 _STEEPEST = 0.5  # power of the passes that points are expected to fall by, at most: most of those that break do so early
 
@@ -38,8 +40,8 @@ class Progress:
     def tell(self, text: str, left: float) -> None:
         """Write the line; so much work is expected to come."""
         self._last = time.monotonic()
-        rest = f", about {_duration(self._seconds / self._work * left)} left" if self._work else ""
-        self._write(f"{text}, {_duration(self._last - self.began)}{rest}")
+        rest = f", about {duration(self._seconds / self._work * left)} left" if self._work else ""
+        self._write(f"{text}, {duration(self._last - self.began)}{rest}")
 
     def close(self, text: str) -> None:
         """The last words."""
@@ -74,9 +76,3 @@ def to_come(fell: Tensor, since: float, seen: float, whole: float) -> float:
     later = seen / power * (math.pow(whole / seen, power) - 1)  # of one that stands after `seen`
     known = float((fell.clamp(max=seen) - since).clamp(min=0).sum()) + seen - since
     return (known + now * later) / then
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -16,7 +16,32 @@ from squareloss.attacks._network import Network, Precision
 from squareloss.attacks._random import Draws
 from squareloss.attacks.losses import Objective
 
-State = dict[str, Tensor]  # every tensor has one row per point still attacked
+# The state of a round: every tensor has one row per point still attacked, n in all. A point that leaves takes its row of each
+# with it (`Evaluation._leave`). Saved evaluations hold all of them by name: who renames one must still read the old name.
+#
+# `Evaluation` writes, rounds read:
+#   id (n,)             the places of the points among all
+#   x (n, ...), y (n,)  points and labels
+#   order (n, K)        the classes by rising clean score
+# `Evaluation` writes and reads; others at most make tensors like these:
+#   least (n,)          the lowest margin so far, in rounds before this one too: what bars are held against
+#   refuted (n,)        the lowest margin of an example that float32 did not confirm; infinite before
+#   closest (n, ...)    the example of the lowest margin in this round, which float32 looks at in the end
+#   nearness (n,)       that margin; both absent if the search does not round
+# `Round.start` and every `Round.step` write, `Evaluation` reads:
+#   tried (n, ...)      examples
+#   margin (n,)         theirs: zero or less where the class is lost, infinite where they do not count, else `relative_margin`,
+#                           or, if no round has a bar, anything of that sign
+#   gradient (n, ...)   what the next step would go along; absent if there is none, or none of this network: then points are not
+#                           said to stand because it is zero
+#   hit (n,)            the step that first lost the class, -1 before, and again where float32 does not confirm it (`Evaluation`
+#                           sees to that); absent if it is the step after which the margin is looked at
+#   skipped (n,)        by how many the forwards fell short of `costs`, negative if there were more; absent if by none
+# `Abreast`, several rounds at once, writes and reads; absent if there is one:
+#   lane.KEY (n, rounds, ...)   what KEY is in the state of each; there is no `gradient` but theirs
+#   lane.won, .prize, .when     whether each has broken the point, as float32 confirmed, by which example, after which step
+# Everything else is a round's own.
+State = dict[str, Tensor]
 
 
 class Options(TypedDict, total=False):
@@ -65,13 +90,7 @@ class Problem:
 
 
 class Round(Protocol):
-    """One try. A frozen dataclass; what changes is in the state.
-
-    `start` gets a state with x (n, ...), y (n,), id (n,), and order (n, K), the classes by rising clean score; it and every
-    `step` leave in it `tried` (n, ...), the examples just tried, and `margin` (n,), zero or less where the class is lost: their
-    `relative_margin`, which the bars of later rounds are held against; where no round has a bar, anything of that sign. They
-    may keep `hit` (n,), the step of the first loss, and `skipped` (n,), the forwards they did without.
-    """
+    """One try. A frozen dataclass; what changes is in the state: see `State`. If its class says `lanes`: see `abreast`."""
 
     @property
     def attack(self) -> str:

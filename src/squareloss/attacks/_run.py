@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from squareloss._progress import duration
 from squareloss.attacks import _save
-from squareloss.attacks._abreast import abreast, gradients, lanes
+from squareloss.attacks._abreast import abreast, count_lanes, gradients
 from squareloss.attacks._common import (
     batches,
     check_inputs,
@@ -95,7 +96,7 @@ class Evaluation:
             self._write_if_due()
         self._write()  # so that a table of several attacks, begun again, does not repeat this one
         self._last_look()
-        self.progress.close(f"{int(self.ledger.standing().numel())} of {len(self.x)} stand, {self.seconds():.0f} s")
+        self.progress.close(f"{int(self.ledger.standing().numel())} of {len(self.x)} stand, {duration(self.seconds())}")
         return self.ledger
 
     def seconds(self) -> float:
@@ -152,6 +153,10 @@ class Evaluation:
         self._end(this)
         return count
 
+    def _number(self) -> int:
+        """Of this round, in the whole plan."""
+        return sum(len(stage.rounds) for stage in self.stages[: self.stage]) + self.round
+
     def _at_once(self, points: int) -> tuple[Round, int]:
         """The next round, or as many of the next ones as make a full pass of so many points, and how many that is.
 
@@ -159,7 +164,7 @@ class Evaluation:
         """
         rounds, network = self.stages[self.stage].rounds[self.round :], self.problem.network
         if self.state is not None:  # resumed in the middle
-            count = lanes(self.state)
+            count = count_lanes(self.state)
         elif network.rounds or self.problem.draws.shared:
             count = 1
         else:
@@ -190,9 +195,9 @@ class Evaluation:
             closer = state["margin"] < state["nearness"]
             state["nearness"] = torch.minimum(state["margin"], state["nearness"])
             state["closest"] = torch.where(column(closer, state["x"]), state["tried"], state["closest"])
-        hit = (state["margin"] <= 0) & (state["margin"] < state["refuted"])  # a refuted example comes back only when lower
-        if bool(hit.any()):
-            rows = hit.nonzero().squeeze(1)
+        lost = (state["margin"] <= 0) & (state["margin"] < state["refuted"])  # a refuted example comes back only when lower
+        if bool(lost.any()):
+            rows = lost.nonzero().squeeze(1)
             self._confirm(this, rows, state["tried"][rows])
 
     def _confirm(self, this: Round, rows: Tensor, tried: Tensor) -> None:
@@ -211,8 +216,7 @@ class Evaluation:
         gone, adv = rows[sure], tried[sure]
         now = torch.full_like(gone, self.step)
         step = torch.where(state["hit"][gone] < 0, now, state["hit"][gone]) if "hit" in state else now
-        by = sum(len(s.rounds) for s in self.stages[: self.stage]) + self.round
-        self.ledger.record(state["id"][gone], adv, distance(adv - x[sure], problem.norm), by, step)
+        self.ledger.record(state["id"][gone], adv, distance(adv - x[sure], problem.norm), self._number(), step)
         self._leave(this, gone)
 
     def _leave(self, this: Round, gone: Tensor) -> None:
@@ -272,25 +276,36 @@ class Evaluation:
         self._write_if_due()
 
     def _left(self, this: Round, count: int) -> float:
-        """About how many passes of points are to come, if they go on breaking as they did."""
+        """About how many passes of points are to come, if they go on breaking as they did.
+
+        The points of the stage are in three places: in waves that are through it, in this one, and in waves that wait.
+        """
         assert self.pool is not None
+        costs, before = self._passes()
+        now = self._number()
+        first = now - self.round
+        begin, end = before[first], before[first + len(self.stages[self.stage].rounds)]  # of the stage
+        here = before[now + count] - count * costs[now] * (this.steps - self.step)
+        through, wave, waiting = self.pool.tensor_split([self.wave * self.wave_size, (self.wave + 1) * self.wave_size])
+        seen, behind = (here, waiting) if self.wave == 0 else (end, torch.cat([wave, waiting]))
+        known = self.ledger.tensors["by"] != -2
+        known[behind] = False  # only those that have come as far as any
+        fell = self._fell(costs, before)[known]
+        groups = (self.ledger.standing(through), end), (self.ledger.standing(wave), here), (waiting, begin)
+        return sum(len(ids) * to_come(fell, since, seen, before[-1]) for ids, since in groups if len(ids))
+
+    def _passes(self) -> tuple[list[float], list[float]]:
+        """Of a point, on average over those that stand: what a step of each round costs; the sum before each, and of all."""
         rounds, standing = [r for s in self.stages for r in s.rounds], self.ledger.standing()
         worth = {bar: len(self._worth(standing, bar)) / max(1, len(standing)) for bar in {r.bar for r in rounds}}
         costs = [sum(r.costs[2:]) * worth[r.bar] for r in rounds]
-        ends = [0, *accumulate(cost * r.steps for cost, r in zip(costs, rounds, strict=True))]  # passes of a point
-        first = sum(len(s.rounds) for s in self.stages[: self.stage])
-        begin, end = ends[first], ends[first + len(self.stages[self.stage].rounds)]
-        done = ends[first + self.round + count] - sum(this.costs[2:]) * worth[this.bar] * (this.steps - self.step)
-        through, wave, waiting = self.pool.tensor_split([self.wave * self.wave_size, (self.wave + 1) * self.wave_size])
+        return costs, [0, *accumulate(cost * r.steps for cost, r in zip(costs, rounds, strict=True))]
+
+    def _fell(self, costs: list[float], before: list[float]) -> Tensor:
+        """After how many passes an attack broke each point (N,), by what `_passes` says; infinite if none did."""
         by, step = self.ledger.tensors["by"], self.ledger.tensors["step"]
-        at = by.clamp(min=0)
-        before, cost = (torch.tensor(values, dtype=torch.float64, device=by.device)[at] for values in (ends, costs))
-        fell = torch.where(by < 0, torch.inf, before + cost * step)
-        known = by != -2
-        known[waiting if self.wave == 0 else self.pool[len(through) :]] = False  # only those that have come as far as any
-        seen = done if self.wave == 0 else end
-        groups = (self.ledger.standing(through), end), (self.ledger.standing(wave), done), (waiting, begin)
-        return sum(len(ids) * to_come(fell[known], since, seen, ends[-1]) for ids, since in groups if len(ids))
+        begun, cost = (torch.tensor(v, dtype=torch.float64, device=by.device)[by.clamp(min=0)] for v in (before, costs))
+        return torch.where(by < 0, torch.inf, begun + cost * step)
 
     def _fingerprint(self) -> str:
         p = self.problem

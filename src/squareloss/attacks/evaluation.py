@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from squareloss.attacks._common import check_radius, norm_name, radius
+from squareloss.attacks._common import check_radius, eps_text, norm_name
 from squareloss.attacks._network import Prepared
 from squareloss.attacks._rounds import Options, check_options
 from squareloss.attacks.apgd import apgd, apgd_targeted
@@ -79,7 +79,7 @@ class AttackTable:
 
     def __str__(self) -> str:
         width = max(len(row["attack"]) for row in self.rows())
-        head = f"{self.norm:<{width}}  " + "  ".join(f"{radius(e):>8}" for e in self.eps)
+        head = f"{self.norm:<{width}}  " + "  ".join(f"{eps_text(e):>8}" for e in self.eps)
         lines = [f"{r['attack']:<{width}}  " + "  ".join(f"{v:8.2%}" for v in r["robust"]) for r in self.rows()]
         return "\n".join([f"clean accuracy {self.clean:.2%}", head, *lines])
 
@@ -141,7 +141,7 @@ def evaluate(
             seen = views.setdefault(name.endswith("@eta"), _scores(model, name, coding))
             for each in radii:
                 if options.get("progress", False):
-                    print(f"{name} at {radius(each)}, {len(results) + 1} of {len(runs) * len(radii)}:", file=sys.stderr)
+                    print(f"{name} at {eps_text(each)}, {len(results) + 1} of {len(runs) * len(radii)}:", file=sys.stderr)
                 own: Options = {**options}
                 if folder is not None:
                     own["save"] = part_of(Path(str(folder)), name, each)

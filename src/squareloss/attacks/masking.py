@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss import _checks
-from squareloss.attacks._common import Norm, check_inputs, norm_name, radius
+from squareloss.attacks._common import Norm, check_inputs, eps_text, norm_name
 from squareloss.attacks._network import Network, Prepared, prepare
 from squareloss.attacks._rounds import Options, check_options
 from squareloss.attacks.apgd import apgd
@@ -56,7 +56,7 @@ class MaskingReport:
         found = []
         if self.accuracy_by_eps[-1] > 0:
             found.append(
-                f"accuracy stays at {self.accuracy_by_eps[-1]:.1%} at eps {radius(self.eps[-1])}, where nothing can stand"
+                f"accuracy stays at {self.accuracy_by_eps[-1]:.1%} at eps {eps_text(self.eps[-1])}, where nothing can stand"
             )
         if self.accuracy_by_steps[-2] - self.accuracy_by_steps[-1] > 0.01:
             before, after = self.accuracy_by_steps[-2:]
@@ -76,7 +76,7 @@ class MaskingReport:
         """Some lines to print."""
         lines = [
             f"masking report on {self.points} points",
-            f"  eps {' '.join(radius(e) for e in self.eps)}: {_row(self.accuracy_by_eps)}",
+            f"  eps {' '.join(eps_text(e) for e in self.eps)}: {_row(self.accuracy_by_eps)}",
             f"  steps {' '.join(str(s) for s in self.steps)}: {_row(self.accuracy_by_steps)}",
             f"  white box leaves {self.white_box:.1%}, black box {self.black_box:.1%}, which alone breaks "
             f"{self.only_black_box:.1%}",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squareloss.attacks._common import radius
+from squareloss.attacks._common import eps_text
 
 
 @dataclass
@@ -64,7 +64,7 @@ class AttackResult:
     def summary(self) -> str:
         """Some lines to print."""
         lines = [
-            f"clean {self.clean_accuracy:.2%}, robust {self.robust_accuracy:.2%} at {self.norm_name} eps {radius(self.eps)}"
+            f"clean {self.clean_accuracy:.2%}, robust {self.robust_accuracy:.2%} at {self.norm_name} eps {eps_text(self.eps)}"
         ]
         lines += [f"  {name} broke {count}" for name, count in self.by_loss().items()]
         lines.append(f"  {int(self.forwards.sum())} forwards, {int(self.backwards.sum())} backwards, {self.seconds:.1f} s")

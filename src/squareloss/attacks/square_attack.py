@@ -184,8 +184,9 @@ class SquareRound:
                 for k, place in enumerate((torch.arange(height, device=image.device), torch.arange(width, device=image.device)))
             )
             state["signs"] = u[..., 2:] > 0.5
-            bits = (state["signs"] << torch.arange(channels, device=image.device)).sum(2)
-            state["keys"] = (first[..., 0] * width + first[..., 1] << channels) + bits  # which square of all there are
+            if "seen" in state:
+                bits = (state["signs"] << torch.arange(channels, device=image.device)).sum(2)
+                state["keys"] = (first[..., 0] * width + first[..., 1] << channels) + bits  # which square of all there are
             return
         u = self._numbers(problem, state, i, block, 5)
         corners = (u[..., :4] * spans.repeat(1, 2)).long()  # (n, block, 4)

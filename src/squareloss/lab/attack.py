@@ -67,7 +67,7 @@ def attack(
     network = None if model is None else build({"name": model}, data.shape, outputs, seed=0)
     classifier = Classifier.load(directory, network=network)
     x = data.test.x[:points].float() / 255
-    y = _labels(classifier, data, _scores(classifier, data))[:points]
+    y = _labels(classifier, data, _width(classifier, data))[:points]
     coding = classifier.link if isinstance(classifier.link, Coding) else None
     _check_eta(attacks, classifier)
     mark = fingerprint(classifier, x, y, f"{classifier.link} {norm} {seed} {device}")[:12]
@@ -136,7 +136,7 @@ def _check_eta(attacks: Sequence[str], classifier: Classifier) -> None:
         )
 
 
-def _scores(classifier: Classifier, data: Dataset) -> int:
+def _width(classifier: Classifier, data: Dataset) -> int:
     """How many scores the classifier gives to an image of the data; raises if it can't take one."""
     try:
         with torch.no_grad():

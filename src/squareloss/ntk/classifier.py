@@ -14,7 +14,8 @@ from torch import Tensor
 
 from squareloss import _checks
 from squareloss import _estimator_inputs as inputs
-from squareloss._selection import Curve, encode, fit_curve
+from squareloss._probability_map import Curve, fit_curve
+from squareloss._selection import encode
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
 from squareloss.ntk.kernels import Kernel, on_sphere, to_sphere
@@ -53,7 +54,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         criterion: what mu is chosen by: "brier", the squared error of eta = (1 + f)/K, or "accuracy".
         tolerance: relative residual of the iterative solver.
         memory_gb: refuse to take more; if None, more than the device has free.
-        device: where to compute; None is where the tensor lies, or the CPU.
+        device: where to compute, as for `SquareLossClassifier`; None is where the tensor lies, or the CPU.
         random_state: seed of the iterative solver's samples, or a `RandomState` or None to draw one.
         verbose: show progress.
 
@@ -101,7 +102,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if many:
             raise ValueError(f"expected one label a sample, y of shape ({len(X)},), got shape {np.shape(y)}")
         mus = self._check_options()
-        self._device, self._seed = inputs.device(self.device, X), inputs.seed(self.random_state)
+        self._device, self._seed = inputs.device_for(X, self.device), inputs.seed(self.random_state)
         weight = inputs.weights(sample_weight, X, self._device)
         present = weight > 0
         if (count := int(present.sum())) < 2:

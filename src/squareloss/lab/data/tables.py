@@ -194,38 +194,60 @@ def _numeric(values: npt.NDArray[np.float64], name: str, train: npt.NDArray[np.i
 
 
 def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> Encoded:
-    """Categories, or numbers if all other values are marks of missing ones; raises for dates and numbers with some words."""
+    """What a column of text is, by the `_kind` of its values: the first of these that fits.
+
+    1. Many dates, in most rows: refused.
+    2. Two numbers or more beside marks, nothing else, and no codes (00501 is a name): numbers.
+    3. Many numbers, dressed or not, in most rows, and something but plain ones: refused.
+    4. Dates beside numbers and marks at most: categories, with a note; they may be versions, or stand for groups.
+    5. As 3, with few numbers instead of many, or more than half of the rows instead of most: categories, with a note.
+    6. Anything else: categories.
+
+    Many are more than `_FEW` different ones, most rows `_MOSTLY` of those whose value is no mark.
+    """
     import pyarrow.compute as pc
 
     trimmed = pc.utf8_trim_whitespace(column)
-    counts = {pair["values"]: pair["counts"] for pair in pc.value_counts(trimmed.drop_null()).to_pylist()}
-    marks = [text for text in counts if _mark(text)]
-    dates = [text for text in counts if _DATE.fullmatch(text)]
-    if len(dates) > _FEW and sum(counts[text] for text in dates) >= _MOSTLY * sum(counts[t] for t in counts if t not in marks):
+    counts: dict[str, int] = {pair["values"]: pair["counts"] for pair in pc.value_counts(trimmed.drop_null()).to_pylist()}
+    kinds = {text: _kind(text) for text in counts}
+
+    def of(*wanted: str) -> list[str]:
+        return [text for text, kind in kinds.items() if kind in wanted]
+
+    def share(texts: list[str]) -> float:
+        return sum(counts[text] for text in texts) / max(1, sum(counts[text] for text in kinds if kinds[text] != "mark"))
+
+    marks, plain, dates, strange = of("mark"), of("number"), of("date"), of("date", "dressed", "word")
+    numbers = of("number", "dressed")
+    many, most, half = len(numbers) > _FEW, share(numbers) >= _MOSTLY, share(numbers) > 0.5
+    notes: list[str] = []
+    if len(dates) > _FEW and share(dates) >= _MOSTLY:
         raise ValueError(f"{what}: expected numbers or categories, got dates such as {dates[0]!r}; {_NO_DATE}")
-    plain = {text: float(text) for text in counts if _PLAIN.fullmatch(text)}
-    strange = [text for text in counts if text not in plain and text not in marks]
-    codes = any(re.match(r"[-+]?0\d", text) for text in plain)  # 00501 is a name
-    if marks and len(plain) > 1 and not strange and not codes:
-        numbers = np.array([plain.get(text, np.nan) for text in trimmed.to_pylist()])
-        encoded = _numeric(numbers, name, train, what)
+    if marks and len(plain) > 1 and not strange and not any(re.match(r"[-+]?0\d", text) for text in plain):
+        values = {text: float(text) for text in plain}
+        encoded = _numeric(np.array([values.get(text, np.nan) for text in trimmed.to_pylist()]), name, train, what)
         note = f"column {name!r}: {', '.join(map(repr, marks))} among the numbers, read as missing"
         return encoded._replace(notes=[note, *encoded.notes])
-    like = [text for text in counts if text in plain or _DRESSED.fullmatch(text)]
-    share = sum(counts[text] for text in like) / max(1, sum(counts[text] for text in counts if text not in marks))
-    if dates and len(dates) == len(strange):  # few: they may be versions, or dates that stand for groups
-        encoded = _categorical(column, name, train, what)
-        return encoded._replace(notes=[f"column {name!r}: dates such as {dates[0]!r}, read as categories", *encoded.notes])
-    if not strange or (share < _MOSTLY and not (share > 0.5 and len(like) > _FEW)):
-        return _categorical(column, name, train, what)
-    said = _with_rows(strange, trimmed.to_pylist())
-    if len(like) > _FEW and share >= _MOSTLY:
+    if strange and most and many:
         raise ValueError(
-            f"{what}: expected numbers alone, as in most of its rows, got {said}; write plain numbers (1234.5, not 1,234.5 or "
-            "1234,5), leave missing cells empty, or, if these are categories, write all of them as words"
+            f"{what}: expected numbers alone, as in most of its rows, got {_with_rows(strange, trimmed)}; write plain numbers "
+            "(1234.5, not 1,234.5 or 1234,5), leave missing cells empty, or, if these are categories, write all of them as "
+            "words"
         )
+    if dates and dates == strange:
+        notes = [f"column {name!r}: dates such as {dates[0]!r}, read as categories"]
+    elif strange and (most or (half and many)):
+        notes = [f"column {name!r}: {_with_rows(strange, trimmed)} among numbers, read as categories"]
     encoded = _categorical(column, name, train, what)
-    return encoded._replace(notes=[f"column {name!r}: {said} among numbers, read as categories", *encoded.notes])
+    return encoded._replace(notes=[*notes, *encoded.notes])
+
+
+def _kind(text: str) -> str:
+    """What a value looks like: "mark" (of a missing one), "number", "date", "dressed" (a number to a reader) or "word"."""
+    if _mark(text):
+        return "mark"
+    patterns = {"number": _PLAIN, "date": _DATE, "dressed": _DRESSED}
+    return next((kind for kind, pattern in patterns.items() if pattern.fullmatch(text)), "word")
 
 
 def _mark(text: str) -> bool:
@@ -242,10 +264,10 @@ def _alike(names: Iterable[str]) -> list[str]:
     return [f"{', '.join(map(repr, group))} differ in spaces or capitals alone" for group in alike[:3]]
 
 
-def _with_rows(texts: list[str], column: list[str]) -> str:
+def _with_rows(texts: list[str], column: Any) -> str:
     """The first three texts, each with the row where it comes first, the first row of data being 1."""
     more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
-    return ", ".join(f"{text!r} (data row {column.index(text) + 1})" for text in texts[:3]) + more
+    return ", ".join(f"{text!r} (data row {column.index(text).as_py() + 1})" for text in texts[:3]) + more
 
 
 def _categorical(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> Encoded:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from squareloss._progress import duration
 from squareloss.lab.names import harmless
 from squareloss.lab.runs.study import Job
 
@@ -247,10 +248,3 @@ def watch(quiet: bool = False, tensorboard: str | Path | None = None) -> Listene
 def described(row: Row) -> str:
     """How far a job is, in words: "3/10 loss 0.31"."""
     return " ".join([f"{row.step:g}/{row.total:g}", *(f"{name} {value:.4g}" for name, value in row.values.items())])
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words: "45 s", "12 min", "3.5 h"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -33,6 +33,7 @@ LOSSES: dict[str, Callable[[int], Loss]] = {
     "ce": lambda classes: CrossEntropy(),
     "simplex": lambda classes: SquareLoss(),
     "one_hot": lambda classes: SquareLoss(OneHot(), scale=classes / 2),
+    "scaled_one_hot": lambda classes: SquareLoss(OneHot(k=max(1.0, classes / 5), M=min(classes, 5))),
     "squentropy": lambda classes: Squentropy(),
     "ce_smoothed": lambda classes: CrossEntropy(label_smoothing=0.1),
     "focal": lambda classes: Focal(),

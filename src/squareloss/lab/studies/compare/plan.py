@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from squareloss._checks import whole
-from squareloss.attacks._common import radius
+from squareloss.attacks._common import eps_text
 from squareloss.lab.data import Dataset
 from squareloss.lab.report.header import Column, Header
 from squareloss.lab.runs.execute import settled_device
@@ -145,7 +145,7 @@ def columns(study: Compare, data: Dataset) -> list[Column]:
     found += [Column(f"noise_{std:g}", f"accuracy under noise {std:g}", "higher", percent=True) for std in study.noise]
     if data.kind == "table":
         return [*found, Column("margin", "decision margin", "higher", digits=3)]
-    return found + [Column(f"robust_{e:g}", f"robust accuracy at {radius(e)}", "higher", percent=True) for e in study.eps]
+    return found + [Column(f"robust_{e:g}", f"robust accuracy at {eps_text(e)}", "higher", percent=True) for e in study.eps]
 
 
 def _facts(study: Compare, data: Dataset, seeds: range, redrawn: bool) -> list[tuple[str, str]]:

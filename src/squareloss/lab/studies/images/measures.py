@@ -148,7 +148,7 @@ def _noise(net: Trained, std: float, seed: int) -> Json:
     return {"accuracy": gaussian_noise(net.model, x, y, std, channel_std=net.data.std, seed=seed).accuracy[0]}
 
 
-def by_loss(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
+def under_pgd(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
     """PGD at each radius by every loss, each on all images by itself; and per image the least over the losses.
 
     "pgd_2" is what the paper reports: by cross-entropy, or for codings by its L1, softmax_probability.
@@ -173,7 +173,7 @@ def by_loss(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) 
     return found
 
 
-def adaptive(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
+def under_worst_case(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
     """The worst case over the losses, targets, scales and starts of `attacks.worst_case`, at each radius."""
     x, y = points(net, settings["points"])
     notes.total = len(settings["levels"])
@@ -187,7 +187,7 @@ def adaptive(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes)
     return found
 
 
-def standard(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
+def under_autoattack(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
     """AutoAttack on the scores and, of codings, on eta; and per image the least over these and the worst case."""
     x, y = points(net, settings["points"])
     coded = isinstance(net.loss.link, Coding)

@@ -26,9 +26,9 @@ MEASURES = {
     "clean": measures.clean,
     "readings": measures.more_readings,
     "beyond": beyond.collapse_and_outside,
-    "worst": measures.adaptive,
-    "pgd": measures.by_loss,
-    "autoattack": measures.standard,
+    "worst": measures.under_worst_case,
+    "pgd": measures.under_pgd,
+    "autoattack": measures.under_autoattack,
 }
 
 
