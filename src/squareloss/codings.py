@@ -226,6 +226,11 @@ def probabilities(outputs: Tensor) -> Tensor:
     return Simplex().probabilities(outputs)
 
 
+def scaled_one_hot(num_classes: int) -> OneHot:
+    """For many classes: k = K/5 and M = 5, with which the first gradient is cross-entropy's; k = 1 and M = K below five."""
+    return OneHot(k=max(1.0, num_classes / 5), M=min(num_classes, 5))
+
+
 def outputs_for(link: Link, num_classes: int) -> int:
     """How many outputs the link reads K classes from: K, or K - 1 with `Simplex(reduced=True)`."""
     more = link.num_classes(num_classes) - num_classes if isinstance(link, Coding) else 0

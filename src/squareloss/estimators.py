@@ -31,13 +31,13 @@ from squareloss import _estimator_inputs as inputs
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads
 from squareloss._progress import duration
 from squareloss.calibrators import Asinh
-from squareloss.codings import OneHot, outputs_for
+from squareloss.codings import outputs_for, scaled_one_hot
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 from squareloss.models import MLP
 
 LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes; names of `squareloss compare` mean the same
     "simplex": lambda K: SquareLoss(),
-    "scaled_one_hot": lambda K: SquareLoss(OneHot(k=max(1.0, K / 5), M=min(K, 5))),
+    "scaled_one_hot": lambda K: SquareLoss(scaled_one_hot(K)),
     "cross_entropy": lambda K: CrossEntropy(),
     "squentropy": lambda K: Squentropy(),
 }

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from squareloss import _checks
 from squareloss import _estimator_inputs as inputs
-from squareloss._probability_map import Curve, fit_curve
+from squareloss._probability_map import fit_curve
 from squareloss._selection import encode
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
@@ -26,6 +26,7 @@ CRITERIA = ("brier", "accuracy")
 EXACT, CHOICE = 10_000, 4000  # samples up to which "auto" is exact: at one mu, and to choose mu
 LARGEST = 1e30  # mean of the weights, and 1 over the least: the iterative solver computes in float32
 HELD_OUT = 4096  # samples at most, to choose by where leave-one-out has no closed form
+LeftOut = tuple[Tensor, Tensor, Tensor]  # scores (m, K) of samples left out, at the mu chosen; their labels and weights (m,)
 
 
 class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -125,8 +126,9 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         points = self._place(X, weight)
         limit = EXACT if mus is not None and len(mus) == 1 else CHOICE
         exact = self.solver == "exact" or (self.solver == "auto" and len(points) <= limit)
-        fitted = self._fit_exact if exact else self._fit_iterative
-        self._curve = fitted(points, labels, weight, mus)
+        left = (self._fit_exact if exact else self._fit_iterative)(points, labels, weight, mus)
+        frequency = torch.bincount(labels, weight, minlength=len(self.classes_)) / weight.sum()
+        self._curve = fit_curve(*left, frequency, progress=self.verbose)
         return self
 
     def decision_function(self, X: Any) -> Any:
@@ -146,8 +148,9 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy of `predict`; tensors may lie on a GPU."""
-        y, predicted = (t.cpu().numpy() if isinstance(t, Tensor) else t for t in (y, self.predict(X)))
-        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
+        given = y, self.predict(X), sample_weight
+        y, predicted, weight = (t.cpu().numpy() if isinstance(t, Tensor) else t for t in given)
+        return float(accuracy_score(y, predicted, sample_weight=weight))
 
     @property
     def mu_(self) -> float:
@@ -203,8 +206,8 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._scale = (torch.where(variance > 0, variance, 1.0) * x.shape[1]).sqrt()
         return to_sphere((x - self._mean) / self._scale)
 
-    def _fit_exact(self, points: Tensor, labels: Tensor, weight: Tensor, mus: list[float] | None) -> Curve:
-        """mu by exact leave-one-out, and the probability map of its scores."""
+    def _fit_exact(self, points: Tensor, labels: Tensor, weight: Tensor, mus: list[float] | None) -> LeftOut:
+        """mu by exact leave-one-out; its scores of all samples."""
         kernel = check_kernel(self.kernel)
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
         if mus is not None and len(mus) == 1:
@@ -219,10 +222,10 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             mus = mus or spectral.eigen.grid()
             left_out, mu = self._choose(mus, spectral.leave_one_out_path(mus), codes, labels, weight)
             self.solution_ = spectral.ridge(mu)
-        return self._probability_map(left_out, labels, weight, self._frequency(labels, weight))
+        return left_out, labels, weight
 
-    def _fit_iterative(self, points: Tensor, labels: Tensor, weight: Tensor, mus: list[float] | None) -> Curve:
-        """mu and the probability map by samples held out, from the largest mu down; then all samples."""
+    def _fit_iterative(self, points: Tensor, labels: Tensor, weight: Tensor, mus: list[float] | None) -> LeftOut:
+        """mu by samples held out, from the largest mu down, and their scores; then all samples."""
         kernel = check_kernel(self.kernel)
         order = torch.randperm(len(points), generator=torch.Generator().manual_seed(self._seed)).to(points.device)
         held = min(HELD_OUT, max(1, len(points) // 5))
@@ -245,7 +248,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         start = torch.zeros_like(codes)
         start[rest] = duals[mus.index(mu)]
         self.solution_ = self._solve(points, codes, weight, mu, kernel, None, start, self.tolerance)
-        return self._probability_map(chosen, labels[out], weight[out], self._frequency(labels, weight))
+        return chosen, labels[out], weight[out]
 
     def _solve(
         self, x: Tensor, y: Tensor, weight: Tensor, mu: float, kernel: Kernel, nystrom: Nystrom | None, start: Tensor | None,
@@ -266,13 +269,6 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.path_ = {"mu": mus, "brier": brier, "accuracy": accuracy}
         best = int(np.argmin(brier) if self.criterion == "brier" else np.argmax(accuracy))
         return scores[best], mus[best]
-
-    def _frequency(self, labels: Tensor, weight: Tensor) -> Tensor:
-        """Of the classes, (K,)."""
-        return torch.bincount(labels, weight, minlength=len(self.classes_)) / weight.sum()
-
-    def _probability_map(self, scores: Tensor, labels: Tensor, weight: Tensor, frequency: Tensor) -> Curve:
-        return fit_curve(scores, labels, weight, frequency, progress=self.verbose)
 
     def _fitted(self) -> Solution:
         if not hasattr(self, "solution_"):

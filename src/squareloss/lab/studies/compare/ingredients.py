@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from squareloss import models
-from squareloss.codings import OneHot
+from squareloss.codings import OneHot, scaled_one_hot
 from squareloss.lab.data import NAMES, Dataset, load
 from squareloss.lab.data.dataset import SplitPlan, assemble
 from squareloss.lab.data.images import SUFFIXES
@@ -33,7 +33,7 @@ LOSSES: dict[str, Callable[[int], Loss]] = {
     "ce": lambda classes: CrossEntropy(),
     "simplex": lambda classes: SquareLoss(),
     "one_hot": lambda classes: SquareLoss(OneHot(), scale=classes / 2),
-    "scaled_one_hot": lambda classes: SquareLoss(OneHot(k=max(1.0, classes / 5), M=min(classes, 5))),
+    "scaled_one_hot": lambda classes: SquareLoss(scaled_one_hot(classes)),
     "squentropy": lambda classes: Squentropy(),
     "ce_smoothed": lambda classes: CrossEntropy(label_smoothing=0.1),
     "focal": lambda classes: Focal(),

@@ -1,0 +1,95 @@
+"""Engines and chunks of work: where tasks run, on which device, and what comes back in order."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+from squareloss.lab.runs import chunks, map_chunks
+from squareloss.lab.runs import engines as engines_module
+
+
+def test_device_and_workers_fit_the_machine(monkeypatch):
+    task = engines_module.Task(0, None, cpus=2, gpus=0.5)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(engines_module.facts, "cores", lambda: 8)
+    assert engines_module.default_workers(2, 0.5) == 4 and engines_module._device(task, None, 3) == "cpu"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert engines_module.default_workers(2, 0.5) == 4 and engines_module.default_workers(2, 1) == 2
+    assert engines_module.default_workers(2, 0) == engines_module.default_workers(2, 1, "cpu") == 4, "no GPU is asked for"
+    assert engines_module._device(task, None, 3) == "cuda:1" and engines_module._device(task, "cpu", 3) == "cpu"
+    assert engines_module._device(engines_module.Task(0, None), None, 0) == "cpu"
+    assert engines_module._device(engines_module.Task(0, None), "cuda", 3) == "cuda:1", "GPUs are dealt out"
+
+
+def test_tasks_in_this_process_have_the_device_they_ask_for(monkeypatch):
+    for device, gpus, there, expected in (
+        (None, 0, True, "cpu"),
+        (None, 1, True, "cuda"),
+        (None, 1, False, "cpu"),
+        ("cpu", 1, True, "cpu"),
+        ("cuda", 0, True, "cuda"),
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        events = []
+        engine = engines_module.Local(lambda payload, device, report: iter([device]), events.append, device)
+        engine.submit(engines_module.Task(0, None, gpus=gpus))
+        engine.poll(0)
+        assert [event.value for event in events if event.kind == "yielded"] == [expected]
+
+
+def total(chunk):
+    if chunk == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return torch.tensor(chunk).sum()
+
+
+def test_chunks_keep_their_order():
+    done = []
+    parts = map_chunks(total, [[1, 2], [3], [4, 5]], on_done=lambda n, of: done.append((n, of)))
+    assert [int(p) for p in parts] == [3, 3, 9] and done == [(1, 3), (2, 3), (3, 3)]
+    assert [int(p) for p in map_chunks(total, [[1, 2], [3], [4, 5]], "processes", workers=2)] == [3, 3, 9]
+    assert map_chunks(total, []) == []
+
+
+def test_a_chunk_that_fails_says_why(monkeypatch):
+    monkeypatch.setattr(chunks, "ATTEMPTS", 1)
+    with pytest.raises(RuntimeError, match=r"chunk 1 of 2 failed: (?s:.*)TypeError: new"):
+        map_chunks(total, [[1], "x"])
+    with pytest.raises(RuntimeError, match="chunk 0 of 1 failed: its process was killed by SIGKILL"):
+        map_chunks(total, ["die"], "processes", workers=1)
+
+
+def dying(path):
+    """Dies at the first call, or ever again if the file is called so; notes each."""
+    with path.open("a") as file:
+        file.write("called\n")
+    if path.name == "ever" or path.read_text().count("called") == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return path.name
+
+
+def test_a_chunk_whose_worker_died_is_done_again_but_not_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(chunks, "ATTEMPTS", 2)
+    assert map_chunks(dying, [tmp_path / "once"], "processes", workers=1) == ["once"]
+    with pytest.raises(RuntimeError, match="chunk 0 of 1 failed: its process was killed"):
+        map_chunks(dying, [tmp_path / "ever"], "processes", workers=1)
+    assert (tmp_path / "ever").read_text().count("called") == 2
+
+
+def test_chunks_go_to_the_engine_that_was_asked_for(monkeypatch):
+    made = []
+
+    def engine(name, work, on_event, workers, address, device):
+        made.append((name, workers, address, device))
+        return engines_module.Local(work, on_event)
+
+    monkeypatch.setattr(chunks, "make_engine", engine)
+    monkeypatch.setattr(chunks, "default_workers", lambda cpus, gpus: 10 * cpus + gpus)
+    map_chunks(total, [[1]], "processes", cpus=2, gpus=0.5)
+    map_chunks(total, [[1]], "processes", workers=3)
+    map_chunks(total, [[1]], "ray", address="auto")
+    assert made == [("processes", 20.5, None, None), ("processes", 3, None, None), ("ray", None, "auto", None)]
+    with pytest.raises(ValueError, match="Unknown engine 'cloud'"):
+        map_chunks(total, [[1]], "cloud")
