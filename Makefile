@@ -25,16 +25,19 @@ format: .venv/test.stamp
 clean:
 	rm -rf .venv build dist src/*.egg-info
 
+# what is never imported need not be compiled
+INSTALL := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
+
 # torch is installed first and pinned: an open range would pull gigabytes of CUDA
 .venv/base.stamp: constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(INSTALL) torch
 	touch $@
 
 .venv/run.stamp: .venv/base.stamp pyproject.toml
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(INSTALL) --editable .
 	touch $@
 
-.venv/test.stamp: .venv/run.stamp pyproject.toml
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
-	touch $@
+.venv/test.stamp: .venv/base.stamp pyproject.toml
+	$(INSTALL) --editable '.[test]'
+	touch .venv/run.stamp $@

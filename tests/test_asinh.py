@@ -78,8 +78,14 @@ def test_the_loss_of_asinh_and_its_gradient(at, weighted):
     np.testing.assert_allclose(gradient, slope, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(("classes", "samples"), [(2, 60), (2, 400), (3, 60), (5, 400)])
-@pytest.mark.parametrize("power", [0.7, 1.0, 2.0])
+FEW = [(0.7, 2, 60), (1.0, 3, 60), (2.0, 5, 400)]
+SIZES = [(2, 60), (2, 400), (3, 60), (5, 400)]
+MORE = [(power, *sizes) for power in (0.7, 1.0, 2.0) for sizes in SIZES if (power, *sizes) not in FEW]
+
+
+@pytest.mark.parametrize(
+    ("power", "classes", "samples"), [*FEW, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
+)
 def test_asinh_is_the_least_that_other_searches_find(power, classes, samples):
     s, y = estimates(samples, classes, power=power)
     fitted = Asinh().fit(s, y)
@@ -140,7 +146,9 @@ def noisy(samples, classes=5, *, wrong=0.2, seed=0):
     return q + 0.02 * torch.randn(samples, classes, generator=g, dtype=torch.float64), labels
 
 
-@pytest.mark.parametrize(("classes", "samples"), [(2, 30), (2, 400), (3, 60), (5, 400)])
+@pytest.mark.parametrize(
+    ("classes", "samples"), [(2, 30), (3, 60), *(pytest.param(k, 400, marks=pytest.mark.slow) for k in (2, 5))]
+)
 @pytest.mark.parametrize("wrong", [0.0, 0.2])
 def test_a_floor_is_the_least_that_other_searches_find(wrong, classes, samples):
     s, y = noisy(samples, classes, wrong=wrong)

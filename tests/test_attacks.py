@@ -319,7 +319,7 @@ def test_squares_that_failed_are_not_run_again(net, points, monkeypatch):
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("name", SMALL)
 def test_results_do_not_depend_on_batch_size_or_company(net, points, name, norm):
-    x, y = points
+    x, y = (t[:30] for t in points) if name == "worst_case" else points
     result = SMALL[name](net, x, y, EPS[norm], norm=norm)
     small = SMALL[name](net, x, y, EPS[norm], norm=norm, batch_size=7)
     assert float((result.broken == small.broken).float().mean()) > 0.98  # rounding may differ with the batch

@@ -47,7 +47,7 @@ def run(code):
 
 def test_import_takes_less_than_a_third_of_a_second_beyond_torch():
     code = "import torch, time; t = time.process_time(); import squareloss; print(time.process_time() - t)"
-    assert min(run(code) for _ in range(3)) < 0.3  # of the processor: the machine may be busy
+    assert any(run(code) < 0.3 for _ in range(3))  # of the processor: the machine may be busy
 
 
 def test_import_loads_nothing_but_torch_and_itself():

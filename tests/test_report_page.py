@@ -270,6 +270,8 @@ def test_it_prints(opened, tmp_path):
 
 
 RESULTS = sorted({path.parents[2] for path in KEPT.rglob("seed*.json")})
+SMALLER = {"theory", "sine-laptop", "sine-tf32", "spirals-laptop"}  # of studies whose larger results are there too
+PAGES = [pytest.param(f, id=f.name, marks=[pytest.mark.slow] * bool(SMALLER & {f.name, f.parent.name})) for f in RESULTS]
 
 CROWDED = """() => [...document.querySelectorAll('svg.plot')].flatMap(plot => {
   const frame = plot.getBoundingClientRect();
@@ -283,7 +285,7 @@ CROWDED = """() => [...document.querySelectorAll('svg.plot')].flatMap(plot => {
 })"""
 
 
-@pytest.mark.parametrize("folder", RESULTS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", PAGES)
 def test_pages_of_the_studies_are_legible(browser, tmp_path, folder):
     shutil.copytree(folder, tmp_path / "results")
     path, complaints = write(tmp_path / "results"), []

@@ -20,7 +20,7 @@ def swap(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("swap")
 
 
-@pytest.mark.parametrize("name", ["digits", "10", pytest.param("100", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["digits", *(pytest.param(name, marks=pytest.mark.slow) for name in ("10", "100"))])
 def test_square_loss_keeps_up_at_cross_entropys_learning_rate(name: str, swap: Any) -> None:
     task = swap.TASKS[name]
     (rate,) = {row["rate"] for row in ROWS if row["data"] == name}

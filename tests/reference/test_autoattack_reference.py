@@ -3,7 +3,7 @@
 In parity mode the random numbers are the same ones, so attacks can be compared one by one, and so can suites. The fast mode
 draws its own, so it is compared by the verdict of the whole suite, on which the published code, too, agrees with itself only so
 far: with another seed, on 98.3% to 99.3% of these points in l_2 on the adversarially trained network. The runs marked slow are
-the full ones: all points, 5000 queries.
+the full ones: all points, 5000 queries; the others have fewer of both.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ def compare_one(kind: str, norm: str, name: str, points: int, queries: int) -> N
         result = attacks.square_attack(model, x, y, EPS[norm], queries=queries, **options)
     else:
         result = OURS[name](model, x, y, EPS[norm], **options)
-    assert abs(result.robust_accuracy - (1 - float(theirs.double().mean()))) <= 0.01
-    assert float((result.broken == theirs).double().mean()) >= 0.99
+    assert int((result.broken != theirs).sum()) <= max(1, points // 100)
     assert bool(inside(result.x_adv, x, EPS[norm], norm.lower()).all())
 
 
@@ -71,15 +70,15 @@ def compare_suites(kind: str, norm: str) -> None:
 @pytest.mark.parametrize("name", ["apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "square"])
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
 def test_each_attack_on_a_normal_network(norm, name):
-    compare_one("normal", norm, name, points=100 if name == "fab-t" else 300, queries=500)
+    compare_one("normal", norm, name, points=100, queries=300)
 
 
 @pytest.mark.parametrize(
-    ("name", "points"), [("apgd-ce", 300), ("apgd-dlr", 300), ("apgd-t", 60), ("fab-t", 40), ("square", 300)]
+    ("norm", "name"),
+    [("Linf", "apgd-ce"), ("L2", "apgd-dlr"), ("L2", "apgd-t"), ("Linf", "fab-t"), ("Linf", "square"), ("L2", "square")],
 )
-@pytest.mark.parametrize("norm", ["Linf", "L2"])
-def test_each_attack_on_an_adversarially_trained_network(norm, name, points):
-    compare_one("adversarial", norm, name, points, queries=500)
+def test_each_attack_on_an_adversarially_trained_network(norm, name):
+    compare_one("adversarial", norm, name, points=20 if name.endswith("-t") else 100, queries=300)
 
 
 @pytest.mark.parametrize(("norm", "queries", "restarts"), [("Linf", 300, 1), ("L2", 300, 1), ("Linf", 100, 3), ("L2", 20, 3)])
@@ -93,7 +92,7 @@ def test_square_attack_finds_the_published_examples(norm, queries, restarts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["apgd-t", "fab-t", "square"])
+@pytest.mark.parametrize("name", [*OURS, "square"])
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
 @pytest.mark.parametrize("kind", ["normal", "adversarial"])
 def test_each_attack_at_full_length(kind, norm, name):
