@@ -126,6 +126,18 @@ def test_norms_that_stay_do_not_keep_others_from_being_joined(points):
     assert torch.cosine_similarity(ours, expected).median() > 0.999
 
 
+def test_batch_norm_is_folded_where_tf32_rounds_much(monkeypatch, recwarn):
+    torch.manual_seed(0)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's default
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.Flatten()).cuda()
+    x = 0.5 + 0.003 * torch.randn(32, 3, 8, 8, device="cuda")  # the norm takes nearly all of the convolution's output away
+    for _ in range(100):
+        model(x)
+    folded = attacks.fold_batch_norm(model.eval(), x)
+    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in folded.modules())
+    assert not [w for w in recwarn if "folded" in str(w.message)]
+
+
 @pytest.mark.parametrize("size", [(8, 8), (1, 1)])
 def test_a_joined_convolution_takes_a_shortcut_of_any_size(size):
     torch.manual_seed(0)
