@@ -226,6 +226,10 @@ def test_the_papers_value_stands_below_ours_once():
     shorter = net("resnet18-cifar10-SL", full=False, accuracy=[0.94, 0.96], autoattack_4=[0.0, 0.0])
     for found in ([ours, shorter], [shorter]):
         assert [row[3].text for row in images.table_1(found).rows] == [found[0].trained, images.PAPER]
+    shorter.metrics[0]["pgd_2"] = 0.4
+    assert len(images.table_1([ours, shorter]).rows) == 3, "it has a measure that ours lacks"
+    assert len(images.noise([ours, shorter]).rows) == 2, "but none of this table"
+    del shorter.metrics[0]["pgd_2"]
     lost = image_rows.Net("resnet18-cifar10-SL", ours.recipe, True, diverged={0: {}})
     assert shorter.trained in [row[3].text for row in images.table_1([lost, shorter]).rows]
     other = net("resnet18-cifar10-OH1", full=False, accuracy=[0.94, 0.96])
@@ -355,15 +359,23 @@ def test_figures_are_drawn_of_what_is_there(tmp_path, monkeypatch):
             metrics["readings"] = {"": {"ece": 0.02, "reliability": bins}}
     merged = drawing.bins(both[0], "")
     assert merged.count.tolist() == [0, 1, 10] and merged.accuracy.tolist() == pytest.approx([0, 1, (7.2 + 7) / 19])
-    (pair,) = drawing.chosen(both)
+    pair = both
     assert [axes.get_title() for axes in drawing.reliability(pair).axes[:2]] == [
         "CE, as trained\nECE 0.0200, accuracy 0.9000", "SL, as trained\nECE 0.0200, accuracy 0.9000",
     ]  # fmt: skip
     left, right = drawing.robustness(pair).axes
     assert [text.get_text() for text in right.texts] == ["20.0", "20.0"]
     assert left.lines[0].get_ydata() == pytest.approx([90, 20])
+    shorter = [net(f"resnet18-cifar10-{loss}", full=False, accuracy=[0.8] * 2, pgd_2=[0.1] * 2) for loss in ("CE", "SL")]
+    for one in shorter:
+        one.recipe = "48 epochs, (0.01, 32)"
+    whose = lambda: drawing.drawn(both + shorter, drawing.robustness)["resnet18-cifar10"].axes[0].get_title()
+    assert whose() == "ResNet-18, CIFAR-10: by radius"
     del both[1].metrics[0]["pgd_2"], both[1].metrics[1]["pgd_2"]
-    assert drawing.robustness(pair) is None
+    assert drawing.robustness(pair) is None and whose() == "ResNet-18, CIFAR-10, 48 epochs: by radius"
+    assert drawing.drawn(both, drawing.robustness) == {} and list(drawing.drawn(both, drawing.reliability)) == [
+        "resnet18-cifar10"
+    ]
 
 
 def test_only_what_was_run_as_the_paper_does_stands_beside_it():

@@ -2,8 +2,8 @@
 
     python docs/figures/images.py [FOLDER]      # writes images-reliability-*.svg and images-robustness-*.svg; trains nothing
 
-One of each kind per network that both losses have trained alike: under the paper's recipe or, while there is no such pair,
-under another. Counts and accuracies of bins are means over seeds, so intervals are those of one test set.
+One of each kind per network that both losses have trained alike: under the paper's recipe or, while no such pair has what it
+shows, under another. Counts and accuracies of bins are means over seeds, so intervals are those of one test set.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from squareloss.lab.report.views.paper_images import LEVELS
 from squareloss.lab.runs import Store
 from squareloss.metrics import Reliability, plots
 
+Draw = Callable[[tuple[Net, Net]], Figure | None]
 HERE = Path(__file__).resolve().parent
 # from the weakest to the least over all; the first and the last are drawn by radius
 ATTACKS = {
@@ -35,10 +36,16 @@ READINGS = {"": "as trained", "+renormalised": "clipped, renormalised", "+asinh"
 LOOK = {"CE": (plots.VERMILION, "s"), "SL": (plots.BLUE, "o")}
 
 
-def chosen(found: list[Net]) -> list[tuple[Net, Net]]:
-    """Cross-entropy and square loss of each network: of the paper's recipe or, if there is none, of the first other."""
-    plain = [pair for pair in pairs(found) if "adv" not in pair[1].line and all(net.metrics for net in pair)]
-    return list({pair[1].line: pair for pair in reversed(plain)}.values())[::-1]  # those of the paper's recipe come first
+def drawn(found: list[Net], draw: Draw) -> dict[str, Figure]:
+    """A figure by network, of both losses: of the first pair that has what it shows, the paper's recipe first."""
+    figures: dict[str, Figure] = {}
+    for pair in pairs(found):
+        name = pair[0].line.removesuffix("-CE")
+        if "adv" not in name and name not in figures and all(net.metrics for net in pair):
+            with rc_context(plots.STYLE):
+                figure = draw(pair)
+            figures |= {name: figure} if figure is not None else {}
+    return figures
 
 
 def title(pair: tuple[Net, Net]) -> str:
@@ -124,17 +131,14 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parents[1] / "results" / "images"
     out = HERE if len(sys.argv) == 1 else folder
     found = nets(Store(folder, create=False).records()) if folder.is_dir() else []
-    if not chosen(found):
+    if not pairs(found):
         sys.exit(f"no pairs of networks in {folder}: run squareloss reproduce table1 first")
-    kinds: dict[str, Callable[[tuple[Net, Net]], Figure | None]] = {"reliability": reliability, "robustness": robustness}
-    for pair in chosen(found):
-        for name, draw in kinds.items():
-            with rc_context(plots.STYLE):
-                figure = draw(pair)
-            if figure is not None:
-                path = out / f"images-{name}-{pair[0].line.removesuffix('-CE')}.svg"
-                plots.save(figure, path)
-                print(path)
+    kinds: dict[str, Draw] = {"reliability": reliability, "robustness": robustness}
+    for kind, draw in kinds.items():
+        for name, figure in drawn(found, draw).items():
+            path = out / f"images-{kind}-{name}.svg"
+            plots.save(figure, path)
+            print(path)
 
 
 if __name__ == "__main__":

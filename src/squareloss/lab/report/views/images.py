@@ -129,7 +129,7 @@ def table_1(found: Sequence[Net]) -> Table:
         "cross-entropy, of square loss by its L1. The worst case is over the adaptive suite of docs/attacks.md; least over "
         "all is per image over AutoAttack, on scores and on eta, and that suite. 0* is the paper's: above 0, below 0.1."
     )
-    mine = _only(_compared(found), lambda net: net.line not in ADVERSARIAL)
+    mine = _only(_compared(found, columns), lambda net: net.line not in ADVERSARIAL)
     return _table("Accuracy and robustness", mine, columns, caption)
 
 
@@ -172,7 +172,7 @@ def noise(found: Sequence[Net]) -> Table:
     """Accuracy under Gaussian noise."""
     columns = [_percent("accuracy", "clean"), *(_percent(f"noise_{std}", f"noise {std}") for std in STDS)]
     caption = "Percent; noise of that standard deviation in standardised space."
-    return _table("Gaussian noise", _compared(found), columns, caption)
+    return _table("Gaussian noise", _compared(found, columns), columns, caption)
 
 
 def calibration(found: Sequence[Net]) -> Table:
@@ -196,7 +196,7 @@ def calibration(found: Sequence[Net]) -> Table:
         "calibrators.Asinh and by isotonic regression: each half of the test set by what was fitted on the other half. "
         "Where a reading has zeros (all but softmax and Asinh), probabilities in the NLL are floored at 1e-12."
     )
-    return _table("Calibration", _only(_compared(found), lambda net: bool(net.metrics)), columns, caption)
+    return _table("Calibration", _only(_compared(found, columns), lambda net: bool(net.metrics)), columns, caption)
 
 
 def adversarial(found: Sequence[Net]) -> Table:
@@ -258,16 +258,21 @@ def _panel(net: Net) -> Panel | None:
     return Panel(heading, plot.svg(), legend(curves, heavy=last), net.trained)
 
 
-def _compared(found: Sequence[Net]) -> list[Net]:
-    """All but such as are of the table of codings alone, and but those trained otherwise where one is trained as in the paper.
+def _compared(found: Sequence[Net], columns: Sequence[Column]) -> list[Net]:
+    """All but such as are of the table of codings alone, and but those whose measures one trained as in the paper has all.
 
     Under `fast`, with batches of one size, the network of Table 1 that the paper trains at batch 128 is named without "-b128".
     """
-    full = {net.line for net in found if net.full and net.metrics}  # one that diverged takes no other's place
+
+    def measured(net: Net) -> set[str]:
+        return {column.key for column in columns if net.by_seed(column.key)}
+
+    full = {net.line: measured(net) for net in found if net.full and net.metrics}  # one that diverged takes no other's place
 
     def is_compared(net: Net) -> bool:
         fast = f"{net.line}-b128" in TABLE_1 and not net.recipe.endswith(", 32)")
-        return (net.line in TABLE_1 or net.line not in CODINGS or fast) and (net.full or net.line not in full)
+        replaced = not net.full and net.line in full and measured(net) <= full[net.line]
+        return (net.line in TABLE_1 or net.line not in CODINGS or fast) and not replaced
 
     return _only(found, is_compared)
 
