@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,6 +76,18 @@ def test_every_option_of_compare_arrives_and_failures_are_status_1(invoke, monke
     assert told == [(("x.csv",), expected), (study, "laptop", range(2), "header", Path("o"), settled)]
 
 
+def test_every_option_of_reproduce_arrives(invoke, monkeypatch):
+    told = []
+    monkeypatch.setattr(run, "carry_out", lambda *arguments: told.append(arguments))
+    words = ["--scale", "smoke", "--cells", "SL-mu0", "--seeds", "2,5", "--set", "lr=0.02", "--device", "cpu"]
+    here = ["--engine", "ray", "--workers", 3, "--address", "auto", "--out", "o", "--quiet", "--force", "--tensorboard", "tb"]
+    assert invoke("reproduce", "spirals", *words, *here).exit_code == 0
+    ((study, scale, seeds, _, *where),) = told
+    assert [(cell.name, cell.spec["lr"]) for cell in study.cells("smoke")] == [("SL-mu0", 0.02)]
+    assert (scale, list(seeds)) == ("smoke", [2, 5])
+    assert where == [Path("o"), run.Options("ray", 3, "auto", "cpu", True, True, Path("tb"))]
+
+
 def test_every_option_of_attack_arrives(invoke, monkeypatch):
     told = []
     monkeypatch.setattr("squareloss.lab.attack.attack", lambda *arguments, **options: told.append((arguments, options)))
@@ -117,6 +130,18 @@ def test_a_missing_package_is_one_line_and_a_broken_import_is_not(monkeypatch, c
     raised = ModuleNotFoundError("No module named 'nowhere'", name="nowhere")
     with pytest.raises(ModuleNotFoundError):
         cli.main()
+
+
+def test_what_files_say_writes_over_no_terminal(monkeypatch, capsys):
+    def app():
+        raise FileNotFoundError("no file \x1b[2J")
+
+    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # which `main` replaces
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    assert capsys.readouterr().err == "squareloss: no file \\x1b[2J\n"
+    assert warnings.formatwarning("column \x1b[2J", UserWarning, "tables.py", 1) == "squareloss: column \\x1b[2J\n"
 
 
 def test_unknown_commands_are_status_2(invoke):

@@ -3,7 +3,9 @@
 import hashlib
 import io
 import tarfile
+import tempfile
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -17,13 +19,17 @@ FOLDER = "cifar-10-batches-bin"
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `content` at any path; `ranges` off sends everything again, `drop` closes after so many bytes of an answer."""
+    """Serves `content` at any path; `ranges` off sends everything again, `drop` closes after so many bytes of an answer.
+
+    `sized` off does not say how many bytes will come, `stalls` keeps the connection open, silent, where it would be closed.
+    """
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.content, self.ranges, self.drop, self.status, self.asked = b"", True, None, 200, []
+        self.sized, self.stalls, self.over = True, False, threading.Event()
 
     @property
     def url(self):
@@ -48,9 +54,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if wanted and server.ranges else 200)
         if wanted and server.ranges:
             self.send_header("Content-Range", f"bytes {start}-{total - 1}/{total}")
-        self.send_header("Content-Length", str(len(body)))
+        if server.sized:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body[: server.drop])
+        if server.stalls:
+            server.over.wait(10)
 
     def log_message(self, *args):
         pass
@@ -83,6 +92,7 @@ def server(monkeypatch):
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
+    server.over.set()
     server.shutdown()
     server.server_close()
     thread.join()
@@ -112,7 +122,8 @@ def _installed(root):
     return True
 
 
-def test_get_then_load(offer, tmp_path):
+def test_get_then_load(offer, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))  # often another disk, from which nothing can be moved
     offer()
     root = tmp_path / "new" / "folder"
     assert download.get("cifar10", root) == root / FOLDER
@@ -126,10 +137,13 @@ def test_what_is_there_is_left_alone_and_what_is_damaged_replaced(offer, server,
     download.get("cifar10", tmp_path)
     download.get("cifar10", tmp_path)
     assert len(server.asked) == 1
-    (tmp_path / FOLDER / "test_batch.bin").write_bytes(b"damaged")
-    download.get("cifar10", tmp_path)
-    assert len(server.asked) == 2
-    assert _installed(tmp_path)
+    batch = tmp_path / FOLDER / "test_batch.bin"
+    for damage in (lambda: batch.write_bytes(b"damaged"), batch.unlink):
+        damage()
+        server.asked.clear()
+        download.get("cifar10", tmp_path)
+        assert len(server.asked) == 1
+        assert _installed(tmp_path)
 
 
 def test_a_partial_file_is_resumed(offer, server, tmp_path):
@@ -145,6 +159,15 @@ def test_a_dropped_connection_goes_on_by_itself(offer, server, tmp_path):
     server.drop = len(content) // 3 + 1
     download.get("cifar10", tmp_path)
     assert server.asked == [None, f"bytes={server.drop}-", f"bytes={2 * server.drop}-"]
+    assert _installed(tmp_path)
+
+
+def test_a_connection_that_falls_silent_is_made_anew(offer, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download, "_TIMEOUT", 0.2)
+    server.drop, server.stalls, begun = len(offer()) // 2 + 1, True, time.monotonic()
+    download.get("cifar10", tmp_path)
+    assert server.asked == [None, f"bytes={server.drop}-"]
+    assert time.monotonic() - begun < 9
     assert _installed(tmp_path)
 
 
@@ -166,6 +189,14 @@ def test_a_server_without_ranges_starts_over(offer, server, tmp_path):
     (tmp_path / "archive.tar.gz.part").write_bytes(content[:1000])
     download.get("cifar10", tmp_path)
     assert server.asked == ["bytes=1000-"]
+    assert _installed(tmp_path)
+
+
+def test_a_server_that_does_not_say_how_much_there_is(offer, server, tmp_path):
+    offer()
+    server.sized = False
+    download.get("cifar10", tmp_path)
+    assert server.asked == [None]
     assert _installed(tmp_path)
 
 

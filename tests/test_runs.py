@@ -12,7 +12,7 @@ import pytest
 
 from squareloss.lab.runs import Cell, Job, Outcome, Result, Store, StoreError, execute, schedule
 from squareloss.lab.runs import engines as engines_module
-from squareloss.lab.runs.execute import _needs
+from squareloss.lab.runs.execute import _needs, check_device
 from squareloss.lab.runs.leases import Leases
 from squareloss.lab.runs.live import Listener
 from toy_study import Toy
@@ -119,17 +119,36 @@ def test_what_another_process_has_done_since_the_plan_is_not_done_again(toy, tmp
 
 
 class Wide(Toy):
-    """Its cells want two cores, three, and so on."""
+    """Its cells want two cores, three, and so on, and more and more of a GPU."""
 
     def cells(self, scale):
-        return [replace(cell, cpus=2 + i) for i, cell in enumerate(super().cells(scale))]
+        return [replace(cell, cpus=2 + i, gpus=i / 2) for i, cell in enumerate(super().cells(scale))]
 
 
 def test_a_job_has_the_cores_that_its_cell_asks_for(tmp_path):
     study = Wide(tmp_path / "log.txt", cells_=2)
     outcome = execute(study, "smoke", [0], tmp_path / "r", "processes", workers=1)
     assert {r.cell: r.metrics["threads"] for r in outcome.records} == {"cell0": 2, "cell1": 3}
-    assert _needs(study, "smoke") == (3, 0)
+    assert _needs(study, "smoke") == (3, 0.5)
+
+
+def test_the_device_that_is_asked_for_is_that_of_all_jobs(tmp_path, monkeypatch):
+    class Placed(Wide):
+        def run(self, jobs, context):
+            yield Result(jobs[0], {"device": context.device}, machine={"versions": {}, "hardware": {}})
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for device, found in ((None, ["cpu", "cuda"]), ("cpu", ["cpu", "cpu"]), ("cuda", ["cuda", "cuda"])):
+        study = Placed(tmp_path / "log.txt", cells_=2)
+        outcome = execute(study, "smoke", [0], tmp_path / str(device), device=device)
+        assert [r.metrics["device"] for r in outcome.records] == found
+
+
+def test_a_gpu_may_be_asked_for_where_there_is_none_if_jobs_run_elsewhere(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    check_device("cuda", elsewhere=True)
+    with pytest.raises(ValueError, match="got cuda where torch finds no GPU"):
+        check_device("cuda")
 
 
 def test_a_group_runs_in_one_call_and_its_rest_in_another(toy, tmp_path):
@@ -218,6 +237,7 @@ def test_many_failures_make_a_short_message(toy, tmp_path):
     assert len(outcome.failures) == 25 and outcome.message().splitlines()[-1] == "and 15 more failed"
     alike = Outcome([], 0, [replace(failure, error="no data") for failure in outcome.failures])
     assert alike.message().startswith("cell0/seed0 and 24 more failed: no data (see ") and "\n" not in alike.message()
+    assert replace(alike, failures=alike.failures[:2]).message().startswith("cell0/seed0 and 1 more failed: no data")
 
 
 class Notes(Listener):

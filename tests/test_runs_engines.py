@@ -15,6 +15,7 @@ def test_device_and_workers_fit_the_machine(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(engines_module.facts, "cores", lambda: 8)
     assert engines_module.default_workers(2, 0.5) == 4 and engines_module._device(task, None, 3) == "cpu"
+    assert engines_module.default_workers(16, 0) == 1 and engines_module.default_workers(0, 0) == 8
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert engines_module.default_workers(2, 0.5) == 4 and engines_module.default_workers(2, 1) == 2
     assert engines_module.default_workers(2, 0) == engines_module.default_workers(2, 1, "cpu") == 4, "no GPU is asked for"

@@ -1,5 +1,7 @@
 """The studies on synthetic data: what is measured, replications, cells and readings, and from the command to the page."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +11,11 @@ from squareloss.lab.data.synthetic import Sample, sine_eta
 from squareloss.lab.report import fields, gather, write
 from squareloss.lab.report.views import _replicated as shared
 from squareloss.lab.report.views import spirals as spirals_view
-from squareloss.lab.runs import Context, Job, Store
+from squareloss.lab.runs import Cell, Context, Job, Store
 from squareloss.lab.runs.execute import execute
 from squareloss.lab.studies import get
 from squareloss.lab.studies.run import header_of, with_settings
-from squareloss.lab.studies.synthetic import one_output, replicated, sine, spirals
+from squareloss.lab.studies.synthetic import boundary, one_output, replicated, sine, spirals
 
 STUDIES = {"spirals": spirals.STUDY, "sine": sine.STUDY}
 
@@ -40,6 +42,7 @@ def test_margins_of_a_known_boundary():
     points, labels = spirals.support(31)
     signed = (torch.where(labels == 1, 1, -1) * points[:, 0]).clamp(-spirals.FARTHEST, spirals.FARTHEST)
     assert margins["margin_support"][0] == pytest.approx(float(signed.mean()), abs=1e-3)
+    assert margins["margin_support_low"][0] == pytest.approx(float(signed.quantile(0.05)), abs=1e-3)
     (line,) = fields.unpack_lines(lines[0], 1.5)
     assert np.abs(np.array(line)[:, 0]).max() < 0.002 and np.ptp(np.array(line)[:, 1]) == pytest.approx(3.0)
     wrong = ((data.test.x[..., 0] > 0) != (data.test.y == 1)).float().mean(1)
@@ -73,6 +76,7 @@ def test_unrest():
     jumping = torch.tensor([1.0, 10.0] * 16)[:, None]
     assert float(spirals.unrest(smooth)) == pytest.approx(0.1, rel=1e-4)
     assert float(spirals.unrest(jumping)) == pytest.approx(1.0, rel=1e-5)
+    assert float(spirals.unrest(torch.cat([jumping[:-1], smooth]))) == pytest.approx(0.1, rel=1e-4), "how it began is over"
 
 
 def test_the_widest_gap_is_found():
@@ -91,11 +95,38 @@ def test_the_widest_gap_is_found():
 def test_a_replication_does_not_depend_on_the_others():
     for draw in (lambda r, n: spirals_split(r, n, 30), lambda r, n: sine_split(r, n, 30, "affine")):
         many, one, more = draw(range(3), 20), draw([2], 20), draw([2], 60)
+        assert [split.x.shape for split in one] == [(1, 20, 2), (1, 30, 2), (1, 30, 2)]
         for mine, other in zip(many, one, strict=True):
             assert torch.equal(mine.x[2], other.x[0]) and torch.equal(mine.y[2], other.y[0])
         assert torch.equal(one.test.x, more.test.x)  # a larger training set leaves the test points
         assert not torch.equal(many.train.x[0], many.test.x[0])
         assert not torch.equal(many.train.x[0], many.train.x[1])
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_no_two_seeds_share_a_replication(name):
+    spec = STUDIES[name].cells("smoke")[0].spec
+    jobs = [Job(Cell("untrained", {**spec, "steps": 0, "replications": 3}), seed) for seed in (0, 1, 2)]
+    draw = {"spirals": spirals.data_of, "sine": sine.data_of}[name]
+    networks = list(replicated._together(jobs, Context(), draw, "float32", 0))
+    for tensors in ([n.data.train.x for n in networks], [n.data.test.x for n in networks], [n.parameters[0] for n in networks]):
+        assert len(torch.cat(tensors).flatten(1).unique(dim=0)) == 9
+
+
+def test_the_curve_the_progress_and_the_time_of_a_job():
+    jobs = [Job(cell, 0) for cell in spirals.STUDY.cells("smoke")[:4]]
+    told, begun = [], time.perf_counter()
+    context = Context(on_report=lambda job, step, total, values: told.append((job, step, total)))
+    together = list(replicated._together(jobs, context, spirals.data_of, "tf32", 10))
+    took = time.perf_counter() - begun
+    assert {(job, 40, 40) for job in jobs} <= set(told)
+    for mine in together:
+        assert mine.steps[-1] == 40 and mine.errors[-1].tolist() == pytest.approx(mine.error(mine.data.train), abs=1e-4)
+        weights = torch.tensor(one_output.LOSSES[mine.job.cell.spec["loss"]])
+        last = one_output.blended(mine.outputs(mine.data.train.x)[..., None], mine.data.train.y, weights).mean(-1)
+        torch.testing.assert_close(mine.losses[-1], last, rtol=1e-4, atol=1e-5)
+    assert 0.7 * took < sum(mine.seconds for mine in together) <= took
+    assert together[0].result(lambda networks: {}).seconds > together[0].seconds
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -134,6 +165,21 @@ def test_penalty_readings():
     assert replicated.penalty({"mu": 0.01, "penalty": "mean", "n": 200}) == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("name", STUDIES)
+def test_validation_is_apart_from_testing(name):
+    job = Job(next(cell for cell in STUDIES[name].cells("smoke") if cell.spec["loss"] == "CE"), 0)
+    train, right, test = {"spirals": spirals.data_of, "sine": sine.data_of}[name](job)
+    right = right._replace(y=(right.x[..., 0] > 0).long())  # as the half plane has them, and as it has not
+    wrong = test._replace(y=(test.x[..., 0] <= 0).long())
+    found = {"spirals": spirals.measured, "sine": sine.measured}[name](half_plane(job, Splits(train, right, wrong)))
+    assert found["validation_error"] == [0.0, 0.0] and found["test_error"] == [1.0, 1.0]
+    if name == "sine":
+        assert max(found["temperature"]) < 0.01, "sharpened, for all of the validation points are right"
+        x = boundary.lattice(1.0, sine.SIDE).view(-1, 2)
+        step = ((x[:, 0].sign() + 1) / 2 - sine_eta(x)).abs()
+        assert found["also"]["temperature"]["l1_grid"] == pytest.approx([float(step.mean())] * 2, abs=1e-3)
+
+
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
 @pytest.mark.parametrize("name", STUDIES)
 def test_cells(name, scale):
@@ -143,6 +189,7 @@ def test_cells(name, scale):
     header_of(study, scale, range(1))
     main = [cell.spec for cell in cells if not cell.spec["changed"]]
     assert {spec["loss"] for spec in main} == set(one_output.LOSSES)
+    assert all(cell.spec["mu"] for cell in cells if cell.spec["changed"] == "penalty"), "which is none with mu = 0"
     if scale == "paper":
         assert {spec["mu"] for spec in main} == {0, 0.001, 0.01, 0.1, 1}
         assert {(spec["replications"], spec["width"], spec["lr"], spec["penalty"]) for spec in main} == {
@@ -159,10 +206,14 @@ def test_settings_are_readings_and_the_others_stay_beside_them():
     assert all(spec["reading"] == "clipped" for spec in specs if spec["changed"] != "reading")
     assert {spec["reading"] for spec in specs if spec["changed"] == "reading"} == {"affine", "absolute", "half"}
     assert {spec["lr"] for spec in specs if spec["changed"] == "lr"} == {0.001}
+    mean = [cell.spec for study in STUDIES.values() for cell in with_settings(study, ["penalty=mean"]).cells("smoke")]
+    assert {spec["penalty"] for spec in mean if spec["changed"] == "penalty"} == {"sum"}
     exact = with_settings(sine.STUDY, ["products=tf32"]).cells("smoke")
     assert all(cell.spec["products"] == "tf32" for cell in exact) and "products" not in sine.STUDY.cells("smoke")[0].spec
     with pytest.raises(ValueError, match="Unknown reading 'clippd'.*did you mean 'clipped'"):
         with_settings(sine.STUDY, ["reading=clippd"])
+    with pytest.raises(ValueError, match="Unknown products 'tf23'"):
+        with_settings(sine.STUDY, ["products=tf23"])
     with pytest.raises(ValueError, match="Unknown penalty 'total'"):
         with_settings(spirals.STUDY, ["penalty=total"])
 
@@ -173,18 +224,27 @@ def test_calibration_errors_of_known_probabilities():
     assert found["linf_grid"] == [0.5, 0.25] and found["l1_grid"] == [0.25, 0.25]
 
 
-def test_a_network_that_knows_eta_has_no_calibration_error(monkeypatch):
-    job = Job(next(cell for cell in sine.STUDY.cells("smoke") if cell.spec["loss"] == "SL"), 0)
+@pytest.mark.parametrize("reading", ["affine", "clipped"])
+def test_a_network_that_knows_eta_has_no_calibration_error(monkeypatch, reading):
+    study = with_settings(sine.STUDY, [f"reading={reading}"])
+    job = Job(next(cell for cell in study.cells("smoke") if cell.spec["loss"] == "SL"), 0)
     networks = half_plane(job, sine.data_of(job))
-    truth = lambda self, x: 2 * sine_eta(x if x.ndim == 3 else x.expand(2, *x.shape)) - 1
+    truth = lambda self, x: 2 * sine_eta(x if x.ndim == 3 else x.expand(2, *x.shape), reading) - 1
     monkeypatch.setattr(replicated.Trained, "outputs", truth)
     found = sine.measured(networks)
     assert max(found["linf_grid"] + found["linf_test"]) < 1e-6
     surface = fields.unpack(found["figures"]["surface"], 41)
     line = torch.linspace(-1, 1, 41)
     y, x = torch.meshgrid(line, line, indexing="ij")
-    assert np.abs(surface - sine_eta(torch.stack([x, y], -1)).numpy()).max() < 0.003
+    assert np.abs(surface - sine_eta(torch.stack([x, y], -1), reading).numpy()).max() < 0.003
     assert sum(found["figures"]["histogram"]) == 200
+
+
+def test_pictures_count_all_points_and_show_the_mean_of_all_replications():
+    truth = torch.full((sine.SIDE**2,), 0.5)
+    found = sine.pictures(torch.tensor([-0.9, 0.01, 0.9, 0.9]), torch.stack([truth + 0.1, truth - 0.3]), truth)
+    assert [found["histogram"][0], found["histogram"][-1], sum(found["histogram"])] == [1, 2, 4]
+    assert fields.unpack(found["error"], 41) == pytest.approx(0.2, abs=0.003)
 
 
 # from the command to the page

@@ -107,7 +107,8 @@ def _attempt(url: str, part: Path, start: int, report: Report) -> bool:
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else None
         with part.open("ab" if resumed else "wb") as out:
-            while piece := response.read(_PIECE):
+            # read1 brings what is there: read would wait for a whole piece, and lose it when the connection falls silent
+            while piece := response.read1(_PIECE):
                 out.write(piece)
                 done += len(piece)
                 report(done, total)

@@ -26,10 +26,12 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for numpy.ndarray and its constructor: shape and bytes come with the state."""
+    """Stands for numpy.ndarray and its constructor: shape and bytes come with the state, if it comes."""
+
+    value: npt.NDArray[np.uint8] | None = None  # of the class: a pickle may ask for an instance that is not initialised
 
     def __init__(self, *_: Any) -> None:
-        self.value: npt.NDArray[np.uint8] | None = None
+        pass
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, raw = state
@@ -62,6 +64,8 @@ def read_pickle(data: bytes, what: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{what}: expected a pickled dict, got {type(found).__name__}")
     plain = {_text(key): value for key, value in found.items()}
+    if any(isinstance(value, _Array) and value.value is None for value in plain.values()):
+        raise ValueError(f"{what}: refused, not a pickle of plain data: it has an array without content")
     return {key: value.value if isinstance(value, _Array) else value for key, value in plain.items()}
 
 
