@@ -1,6 +1,8 @@
 # Two commands do everything: `make run` and `make test`. Both set up .venv first, from Python 3.11 or newer and pip alone.
 PYTHON ?= python3
 BIN := .venv/bin
+# pip compiles nothing here, so what is imported is compiled then, and kept even where the environment says not to
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test test-slow check format clean
 
@@ -25,7 +27,6 @@ format: .venv/test.stamp
 clean:
 	rm -rf .venv build dist src/*.egg-info
 
-# what is never imported need not be compiled
 INSTALL := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
 # torch is installed first and pinned: an open range would pull gigabytes of CUDA
