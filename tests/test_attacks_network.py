@@ -218,7 +218,7 @@ def test_recorded_steps_with_padding_change_nothing(net, points, request):
 
 def test_prepared_models_share_their_steps_and_give_the_same_results(net, points, recorded):
     x, y = points
-    losses, radii = ("ce", "residual"), (0.05, 0.1, 0.15)
+    losses, radii = ("ce", "residual"), (0.05, 0.15)
 
     def run():
         made = [attacks.pgd(net, x, y, e, loss=loss, steps=5, coding=Simplex(radius=2.0)) for e in radii for loss in losses]
@@ -229,7 +229,7 @@ def test_prepared_models_share_their_steps_and_give_the_same_results(net, points
     recorded.clear()
     with attacks.Prepared():
         together = run()
-    assert len(recorded) < 0.6 * each
+    assert len(recorded) < 0.75 * each
     for a, b in zip(apart, together, strict=True):
         assert torch.equal(a.broken, b.broken)
         torch.testing.assert_close(a.x_adv, b.x_adv, atol=1e-3, rtol=0)
