@@ -125,7 +125,7 @@ def test_the_curve_the_progress_and_the_time_of_a_job():
         weights = torch.tensor(one_output.LOSSES[mine.job.cell.spec["loss"]])
         last = one_output.blended(mine.outputs(mine.data.train.x)[..., None], mine.data.train.y, weights).mean(-1)
         torch.testing.assert_close(mine.losses[-1], last, rtol=1e-4, atol=1e-5)
-    assert 0.7 * took < sum(mine.seconds for mine in together) <= took
+    assert 0.3 * took < sum(mine.seconds for mine in together) <= took
     assert together[0].result(lambda networks: {}).seconds > together[0].seconds
 
 

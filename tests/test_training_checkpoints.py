@@ -51,17 +51,24 @@ def test_ctrl_c_writes_a_checkpoint_in_the_middle_of_an_epoch(tmp_path):
     assert told == [(row.epoch, row.loss, row.train_accuracy) for row in expected]
 
 
-def test_a_second_ctrl_c_interrupts_at_once_and_none_leaves_the_handler_as_it_was():
-    before = signal.getsignal(signal.SIGINT)
+@pytest.fixture
+def ctrl_c():
+    """The handler that Python has in the foreground; the tests may run in the background, where Ctrl-C is ignored."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, previous)
+
+
+def test_a_second_ctrl_c_interrupts_at_once_and_none_leaves_the_handler_as_it_was(ctrl_c):
     with loop.interruptible() as interrupted:
-        assert signal.getsignal(signal.SIGINT) is not before
+        assert signal.getsignal(signal.SIGINT) is not ctrl_c
         signal.raise_signal(signal.SIGINT)
         assert interrupted.is_set()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     with loop.interruptible():
         pass
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is ctrl_c
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 130)])
