@@ -305,15 +305,15 @@ def test_the_captured_step_has_the_gradients_of_the_loop(precision, adversary, o
         torch.testing.assert_close(a, b)
 
 
-def test_joined_batch_norms_round_no_more_than_the_loop():
+def test_captured_steps_in_bfloat16_round_no_more_than_the_loop():
     mine, theirs = [], []
     for epoch in range(8):
         step, _ = captured_step("bfloat16", None, True)
         rows = step.batches.epoch(epoch).step(0)
         exact, rounded = (gradients_of_the_loop(step.run, precision, rows)[1] for precision in ("float32", "bfloat16"))
         _, _, gradients = step.gradients(rows, torch.zeros((), dtype=torch.int64))
-        joined = dict(zip(step.weights.leaves, gradients, strict=True))
-        for offs, got in ((mine, joined), (theirs, rounded)):
+        captured = dict(zip(step.weights.leaves, gradients, strict=True))
+        for offs, got in ((mine, captured), (theirs, rounded)):
             offs.append(torch.cat([(got[name].float() - exact[name]).flatten() for name in exact]).norm().item())
     assert 0 < sum(mine) < 1.25 * sum(theirs)
 
