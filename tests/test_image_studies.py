@@ -21,7 +21,7 @@ from squareloss.lab.studies import run
 from squareloss.lab.studies.images import measures, networks, plan, study
 from squareloss.lab.studies.images.data import read, stand_in
 from squareloss.lab.training import captured
-from squareloss.lab.training.loop import Diverged
+from squareloss.lab.training.loop import Diverged, Epoch
 from squareloss.lab.training.recipes import Adversary
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures" / "images.py"
@@ -245,6 +245,18 @@ def test_at_most_so_many_networks_share_a_gpu_whole_seeds_first_cheap_measures_f
     first = [name.rpartition("-")[2] for name in order[:16]]
     assert first == [f"{kind}/seed{seed}" for kind in ("clean", "worst", "pgd", "autoattack") for seed in (0, 0, 1, 1)]
     assert len(order) == 24
+
+
+def test_networks_side_by_side_share_the_time_by_what_each_costs(monkeypatch, tmp_path):
+    rows = [Epoch(0, 0.1, 1.0, 0.5, 30.0), Epoch(1, 0.1, 0.5, 0.6, 60.0)]
+    monkeypatch.setattr(captured, "train", lambda runs, device: [rows for _ in runs])
+    cells = {c.name: c for c in studies.get("codings").cells("smoke") if c.name.endswith(("-SL-clean", "-SL-b128-clean"))}
+    small, large = (networks.wanted(Job(cell, 0))[0] for cell in cells.values())
+    monkeypatch.setattr(networks, "training", lambda spec: 3.0 if spec == small.cell.spec else 1.0)
+    networks.train([small, large], Context("cpu", tmp_path), lambda one: lambda row: None)
+    first, second = (networks.load(one, Context("cpu", tmp_path)).facts for one in (small, large))
+    assert (first["seconds"], second["seconds"]) == (45.0, 15.0)
+    assert first["wall"] == pytest.approx(3 * second["wall"])
 
 
 def test_networks_that_are_there_are_measured_before_others_train(monkeypatch, tmp_path):

@@ -406,9 +406,16 @@ def test_runs_side_by_side_must_be_alike():
         dataclasses.replace(run(recipe=dataclasses.replace(SMALL, **other)), x=a.x)
         for other in ({"batch_size": 8}, {"epochs": 9})
     )
-    captured._check_alike([a, smaller])
+    other = dataclasses.replace(run(network=ResNet("resnet8", 3, width=16)), x=a.x)
+    captured._check_alike([a, smaller, other])
     with pytest.raises(ValueError, match="same epochs"):
         captured._check_alike([a, smaller, longer])
+
+
+def test_small_batches_go_first_on_the_chip_where_there_are_larger_ones():
+    of = lambda *sizes: [run(recipe=dataclasses.replace(SMALL, batch_size=size)) for size in sizes]
+    assert captured.urgencies(of(32, 8, 16, 8)) == [False, True, False, True]
+    assert captured.urgencies(of(8, 8)) == [False, False] and captured.urgencies(of(8)) == [False]
 
 
 def test_runs_of_different_batch_sizes_take_turns():

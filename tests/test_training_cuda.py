@@ -11,7 +11,8 @@ from squareloss.lab.training import captured, loop, stacked
 from squareloss.lab.training.flat import FlatWeights
 from squareloss.lab.training.recipes import Adversary
 from squareloss.lab.training.stacked import Stack, square
-from test_training import SMALL, Stop, images, run, same_weights, stop
+from squareloss.models import WideResNet
+from test_training import SMALL, Stop, images, run, same_weights, stop, tiny
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
@@ -30,6 +31,11 @@ def deterministic(monkeypatch):
     yield
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.allow_tf32 = before
+
+
+def seeded(make, seed):
+    torch.manual_seed(seed)
+    return make()
 
 
 def assert_same(a, b, atol=1e-5):
@@ -54,11 +60,14 @@ def test_captured_equals_the_loop(deterministic, compiled, adversary):
 @pytest.mark.parametrize("count", [2, 3])  # two have second streams for the gradients by the weights
 def test_side_by_side_equals_alone(deterministic, precision, compiled, count):
     x, y = images()
+    wider = lambda: WideResNet(3, depth=10, widen=1)
     make = lambda: [
         dataclasses.replace(
-            run(loss=loss, recipe=dataclasses.replace(RECIPE, precision=precision, batch_size=size), seed=s), x=x, y=y
+            run(seeded(network, s), loss, dataclasses.replace(RECIPE, precision=precision, batch_size=size), s), x=x, y=y
         )
-        for s, (loss, size) in enumerate([(SquareLoss(), 16), (CrossEntropy(), 40), (SquareLoss(), 16)][:count])
+        for s, (network, loss, size) in enumerate(
+            [(tiny, SquareLoss(), 16), (wider, CrossEntropy(), 40), (tiny, SquareLoss(), 16)][:count]
+        )
     ]
     together, alone = make(), make()
     curves = captured.train(together, "cuda", compiled=compiled)

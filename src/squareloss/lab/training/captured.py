@@ -31,8 +31,9 @@ WARM_UP = 3  # steps before capture, so that compilation and the choice of algor
 def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled: bool = True) -> list[list[Epoch] | Diverged]:
     """Train several runs side by side, each network in place; a curve each, or the `Diverged` that ended it.
 
-    The runs must share architecture, training data and number of epochs; losses, seeds, learning rates and batch sizes may
-    differ. On a CPU, with mixup or with another optimiser than SGD, they go through `loop.train` one after the other.
+    The runs must share training data, augmentation and number of epochs; architectures, losses, seeds, learning rates and
+    batch sizes may differ. On a CPU, with mixup or with another optimiser than SGD, they go through `loop.train` one after
+    the other.
     """
     device = torch.device(device)
     if device.type != "cuda" or any(run.recipe.mixup or run.recipe.optimiser != "sgd" for run in runs):
@@ -41,8 +42,10 @@ def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled:
     with loop.interruptible() as interrupted, _fast_convolutions():
         data = runs[0].batches(device)
         overlapped = len(runs) <= 2  # more fill the chip without it
-        orders = [data.reordered(run.recipe.batch_size, run.seed) for run in runs]
-        captured = [_Captured(run, device, order, compiled, overlapped) for run, order in zip(runs, orders, strict=True)]
+        captured = [
+            _Captured(run, device, data.reordered(run.recipe.batch_size, run.seed), compiled, overlapped, urgent)
+            for run, urgent in zip(runs, urgencies(runs), strict=True)
+        ]
         active = [one for one in captured if one.state.epoch < one.run.recipe.epochs]
         while active:
             for one in active:
@@ -68,7 +71,6 @@ def _check_alike(runs: Sequence[Run]) -> None:
     first = runs[0]
     for run in runs[1:]:
         for name, a, b in (
-            ("network", getattr(first.network, "spec", None), getattr(run.network, "spec", None)),
             ("epochs", first.recipe.epochs, run.recipe.epochs),
             ("training data", id(first.x), id(run.x)),
             ("augmentation", first.recipe.augment, run.recipe.augment),
@@ -80,6 +82,16 @@ def _check_alike(runs: Sequence[Run]) -> None:
 def furthest_behind(runs: Sequence[_Captured]) -> _Captured:
     """The run with the largest part of its epoch left, the first of several: so runs of different batch sizes end together."""
     return max(runs, key=lambda one: one.left / one.batches.steps)
+
+
+def urgencies(runs: Sequence[Run]) -> list[bool]:
+    """Which runs go first on the chip: those of the smallest batches, if others have larger ones.
+
+    Their kernels are many and short. Behind the long ones of a larger batch each would wait for longer than it takes; before
+    them it keeps a part of the chip for a moment, and the long ones have the rest.
+    """
+    sizes = [run.recipe.batch_size for run in runs]
+    return [size == min(sizes) < max(sizes) for size in sizes]
 
 
 class Step:
@@ -130,7 +142,9 @@ def note(record: Tensor, counter: Tensor, value: Tensor, hits: Tensor) -> None:
 class _Captured:
     """One run: its tensors, its graph and its stream."""
 
-    def __init__(self, run: Run, device: torch.device, batches: Batches, compiled: bool, overlapped: bool) -> None:
+    def __init__(
+        self, run: Run, device: torch.device, batches: Batches, compiled: bool, overlapped: bool, urgent: bool
+    ) -> None:  # fmt: skip
         self.run, self.batches = run, batches
         run.network.to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         run.loss.to(device)
@@ -146,7 +160,7 @@ class _Captured:
         self.counter = torch.zeros(1, dtype=torch.int64, device=device)
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.record = torch.zeros(steps, 2, dtype=torch.float64, device=device)  # loss and hits of each step
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(device, priority=-1 if urgent else 0)  # type: ignore[no-untyped-call]
         self.graph = self._capture()
 
     def _adopt_momentum(self) -> None:

@@ -25,7 +25,7 @@ def cost(found: Sequence[Net]) -> Table:
     names = ["data", "network", "loss", "trained", "training", *KINDS.values(), "all"]
     caption = (
         "Seconds of one network, the least over its seeds, since whatever else the chip has to do only adds; "
-        "training is an equal share of those side by side."
+        "training is a share of that of those side by side."
     )
     return Table("Cost", names, rows, " ".join([caption, *_projected(found)]))
 

@@ -26,6 +26,7 @@ from squareloss.lab.data import Dataset
 from squareloss.lab.runs import Cell, Context, Job
 from squareloss.lab.runs.leases import Leases
 from squareloss.lab.studies.compare.ingredients import build
+from squareloss.lab.studies.images.costs import training
 from squareloss.lab.studies.images.data import read
 from squareloss.lab.studies.images.plan import make_loss, make_recipe
 from squareloss.lab.training import captured, checkpoint
@@ -59,8 +60,9 @@ class Trained:
         network: outputs (N, width) of standardised images, in eval mode.
         model: the same with standardisation and link: scores (N, K) of images in [0, 1].
         loss, data: what it was trained with, and on.
-        facts: curve, how many trained side by side, its share of the seconds of their steps, and of the wall time of the call
-            that ended it ("wall", with compilation), and, if the loss was no longer finite, where: "diverged".
+        facts: curve, how many trained side by side, its share of them by what each is expected to cost, so much of the seconds
+            of their steps, and of the wall time of the call that ended it ("wall", with compilation), and, if the loss was no
+            longer finite, where: "diverged".
         mark: a hash of the weights, by which results show that they are of the same network.
     """
 
@@ -97,9 +99,10 @@ def train(networks: Sequence[Wanted], context: Context, on_epoch: Callable[[Want
             return
         began, runs = time.perf_counter(), [_run(one, context, on_epoch(one)) for one in missing]
         outcomes = captured.train(runs, context.device)
-        wall = (time.perf_counter() - began) / len(runs)
-        for one, run, outcome in zip(missing, runs, outcomes, strict=True):
-            _keep(one, run, outcome, {"side_by_side": len(runs), "wall": wall}, context)
+        wall, costs = time.perf_counter() - began, [training(one.cell.spec) for one in missing]
+        for one, run, outcome, cost in zip(missing, runs, outcomes, costs, strict=True):
+            share = cost / sum(costs)
+            _keep(one, run, outcome, {"side_by_side": len(runs), "share": share, "wall": share * wall}, context)
 
 
 def load(one: Wanted, context: Context) -> Trained:
@@ -152,7 +155,7 @@ def _keep(one: Wanted, run: Run, outcome: list[Epoch] | Diverged, how: dict[str,
         "fingerprint": run.fingerprint,
         "run": run.describe(),
         "curve": [asdict(row) for row in curve],
-        "seconds": curve[-1].seconds / how["side_by_side"] if curve else 0.0,
+        "seconds": how["share"] * curve[-1].seconds if curve else 0.0,
         **how,
         "diverged": lost,
     }
