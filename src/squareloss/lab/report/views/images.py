@@ -261,8 +261,8 @@ def _panel(net: Net) -> Panel | None:
 def _compared(found: Sequence[Net], columns: Sequence[Column]) -> list[Net]:
     """All but such as are of the table of codings alone, and but those whose measures one trained as in the paper has all.
 
-    Of networks alike, trained as long on the same data, all stay while one has a measure that is missing: pairs are whole. Under
-    `fast`, with batches of one size, the network of Table 1 that the paper trains at batch 128 is named without "-b128".
+    Of networks alike, trained as long on the same data, all stay while one has a measure that is missing: pairs are whole.
+    Under `fast`, with batches of one size, the network of Table 1 that the paper trains at batch 128 is named without "-b128".
     """
 
     def measured(net: Net) -> set[str]:
