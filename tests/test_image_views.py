@@ -202,6 +202,12 @@ def test_a_pair_of_two_batch_sizes_stands_together(tmp_path):
     found = image_rows.nets(Store(tmp_path).records())
     assert [one.line for one in found] == lines
     assert [(ce.line, sl.line) for ce, sl in image_rows.pairs(found)] == [(lines[0], lines[1])]
+    same = [net(f"wrn16_10-cifar100-{line}", accuracy=[0.8, 0.8]) for line in ("CE-b128", "SL-b128")]
+    assert [(ce.line, sl.line) for ce, sl in image_rows.pairs([*found, same[0]])] == [
+        (lines[0], lines[1]), (same[0].line, lines[1])
+    ]  # fmt: skip
+    claimed = {row[0].text: row[1].text for row in image_claims.claims(same).rows}
+    assert claimed["WRN-16-10, CIFAR-100, both (.1, 128)"] == "clean accuracy: SL above CE"
     coding = [net(f"wrn16_10-cifar10-{line}", accuracy=[0.9, 0.9]) for line in ("CE", "SL-b128")]
     assert image_rows.pairs(coding) == [], "beyond Table 1, only what was trained at the same batch size is a pair"
 

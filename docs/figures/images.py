@@ -40,8 +40,8 @@ def drawn(found: list[Net], draw: Draw) -> dict[str, Figure]:
     """A figure by network, of both losses: of the first pair that has what it shows, the paper's recipe first."""
     figures: dict[str, Figure] = {}
     for pair in pairs(found):
-        name = pair[0].line.removesuffix("-CE")
-        if "adv" not in name and name not in figures and all(net.metrics for net in pair):
+        name = "-".join(pair[0].line.split("-")[:2])
+        if "-adv" not in pair[0].line and name not in figures and all(net.metrics for net in pair):
             with rc_context(plots.STYLE):
                 figure = draw(pair)
             figures |= {name: figure} if figure is not None else {}

@@ -69,7 +69,7 @@ def gaps(found: Sequence[Net]) -> Table:
             if not seeds or 100 * gap[0] < LEAST:
                 continue
             stays = max(0.0, gap[-1] / gap[0])
-            who = (_both(sl), f"{level}/255", str(seeds))
+            who = (_both(ce, sl), f"{level}/255", str(seeds))
             rows.append([*map(Entry, who), *(Entry(_points(d), d) for d in gap), Entry.number(stays, ".0%")])
     caption = (
         "Percent of the test images that stand under square loss, less those under cross-entropy, over the seeds that have all "
@@ -102,10 +102,11 @@ def _where(net: Net) -> str:
     return f"{network}, {data}, {loss}" + ("" if net.full else f" ({net.trained})")
 
 
-def _both(sl: Net) -> str:
+def _both(ce: Net, sl: Net) -> str:
     data, network, loss = label(sl.line)
     adversary = f", {loss.split()[-1]}" if "-adv" in sl.line else ""
-    return f"{network}, {data}{adversary}" + ("" if sl.full else f" ({sl.trained})")
+    rate = ", both (.1, 128)" if sl.full and ce.line.endswith("-b128") else ""
+    return f"{network}, {data}{adversary}{rate}" + ("" if sl.full else f" ({sl.trained})")
 
 
 def _accuracy(net: Net) -> list[Line]:
@@ -145,13 +146,13 @@ def _calibration(ce: Net, sl: Net) -> list[Line]:
         if (d := paired(b, _times(0.5, a))) is not None:
             mine, theirs = _means(b, a)
             here = f"{mine:.4f} against {theirs:.4f}, {f'{mine / theirs:.2f} of it' if theirs else 'none'}"
-            lines.append((_both(sl), f"ECE of SL below half of CE's, eta {how} ({OURS})", here, _told(d, up=False)))
+            lines.append((_both(ce, sl), f"ECE of SL below half of CE's, eta {how} ({OURS})", here, _told(d, up=False)))
     for reading, how in {"+temperature": "after a temperature", "+asinh": "by Asinh"}.items():
         a, b = ce.by_seed(f"ece{reading}"), sl.by_seed(f"ece{reading}")
         if (d := paired(b, a)) is not None:
             mine, theirs = _means(b, a)
             here = f"{mine:.4f} against {theirs:.4f}: {_difference(d, 'ece')}"
-            lines.append((_both(sl), f"ECE {how} for both: SL below CE ({OURS})", here, _told(d, up=False)))
+            lines.append((_both(ce, sl), f"ECE {how} for both: SL below CE ({OURS})", here, _told(d, up=False)))
     return lines
 
 
@@ -166,7 +167,7 @@ def _orders(ce: Net, sl: Net, found: Sequence[Net]) -> list[Line]:
         if d is None:
             continue
         up = (theirs[1].mean or 0) > (theirs[0].mean or 0)  # type: ignore[union-attr]
-        lines.append((_both(sl), f"{text}: SL {'above' if up else 'below'} CE", _difference(d, key), _told(d, up)))
+        lines.append((_both(ce, sl), f"{text}: SL {'above' if up else 'below'} CE", _difference(d, key), _told(d, up)))
     return lines
 
 
@@ -179,7 +180,7 @@ def _honest(ce: Net, sl: Net) -> list[Line]:
             if d is not None:
                 mine, theirs = _means(sl.by_seed(key), ce.by_seed(key))
                 here = f"{100 * mine:.2f} against {100 * theirs:.2f}: {_difference(d, key)}"
-                lines.append((_both(sl), f"SL stands more at {level}/255, {text} ({OURS})", here, _told(d, up=True)))
+                lines.append((_both(ce, sl), f"SL stands more at {level}/255, {text} ({OURS})", here, _told(d, up=True)))
                 break
     return lines
 

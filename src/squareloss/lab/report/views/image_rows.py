@@ -159,15 +159,17 @@ _LOSSES = {"SLr1": "SL, radius 1", "OH1": "one-hot (1, 1)", "OH5": "one-hot (5, 
 
 
 def pairs(found: Sequence[Net]) -> list[tuple[Net, Net]]:
-    """Each network by square loss with its counterpart by cross-entropy under the same length of training."""
+    """Each network by square loss with its counterparts by cross-entropy under the same length of training.
+
+    The paper's table has cross-entropy at its better learning rate beside square loss at its own; at the same one it is a
+    counterpart too.
+    """
     by_name = {(net.line, net.epochs): net for net in found}
     both = []
-    for net in found:
-        plain = net.line.replace("-SL", "-CE")
-        # the paper's table has cross-entropy at its better learning rate beside square loss at its own
-        other = by_name.get((plain.removesuffix("-b128") if net.line in TABLE_1 else plain, net.epochs))
-        if net.loss == "SL" and other is not None:
-            both.append((other, net))
+    for net in (net for net in found if net.loss == "SL"):
+        same = net.line.replace("-SL", "-CE")
+        names = dict.fromkeys([same.removesuffix("-b128"), same] if net.line in TABLE_1 else [same])
+        both += [(by_name[name, net.epochs], net) for name in names if (name, net.epochs) in by_name]
     return both
 
 
