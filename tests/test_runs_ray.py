@@ -222,8 +222,9 @@ def test_how_many_tasks_a_cluster_has_at_once(played, workers, address, initiali
         assert not engine.free()
 
 
-def test_a_cluster_that_has_no_cores_yet_shall_grow(played):
-    played.resources = {}
+@pytest.mark.parametrize("resources", [{}, {"CPU": 0.5}])
+def test_a_cluster_that_has_no_cores_yet_shall_grow(played, resources):
+    played.resources = resources
     with Ray(tell, print, address="auto") as engine:
         assert engine.parallel == 1 and engine._limit == 64
 
