@@ -139,6 +139,19 @@ def test_names_of_studies_and_of_tensors_are_checked(tmp_path):
     assert not list(tmp_path.rglob("*.json"))
 
 
+def test_artefacts_are_not_taken_for_records_nor_lost_to_them(tmp_path):
+    store = Store(tmp_path)
+    store.write("s", Result(JOB, {}, artefacts={"curve.json": b"[]"}))
+    assert [record.artefact("curve.json").read_bytes() for record in store.records()] == [b"[]"]
+    store.path("s", JOB).unlink()
+    assert store.studies() == store.records() == []
+    for name in ("json", "log", "LOG", "json.corrupt"):
+        with pytest.raises(
+            ValueError, match=f"another file name for an artefact of simplex/seed0 than '{name}', which is taken"
+        ):
+            Result(JOB, {}, artefacts={name: b""})
+
+
 def test_what_took_long_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
     synced, store = [], Store(tmp_path)
     monkeypatch.setattr(os, "fsync", synced.append)
@@ -220,9 +233,11 @@ def test_adopting_a_result_of_another_study(tmp_path):
     store, twin = Store(tmp_path), Job(Cell("twin", {"task": "toy", "lr": 0.1}), 0)
     store.write("first", Result(JOB, {"x": 1}, artefacts={"note.txt": b"abc"}))
     found = store.find_elsewhere("second", twin)
-    store.write("first", Result(Job(CELL, 3), {"x": 2}))
-    store.adopt("second", Job(twin.cell, 3), store.find_elsewhere("second", Job(twin.cell, 3)))  # and the folder is there
     store.adopt("second", twin, found)
+    store.write("first", Result(Job(CELL, 3), {"x": 2}))
+    log = store.write_log("second", Job(twin.cell, 3), "why it failed before")
+    store.adopt("second", Job(twin.cell, 3), store.find_elsewhere("second", Job(twin.cell, 3)))  # and the folder is there
+    assert not log.exists()
     assert [(r.seed, r.metrics) for r in store.records("second")] == [(0, {"x": 1}), (3, {"x": 2})]
     record = store.read("second", twin)
     assert (record.study, record.cell, record.metrics, record.date) == ("second", "twin", {"x": 1}, found.date)
