@@ -114,12 +114,12 @@ def test_a_task_has_what_it_asks_for_and_its_news_come_in_order(played):
     events = []
     with Ray(tell, events.append) as engine:
         assert not engine.busy()
-        engine.submit(Task(7, "payload", cpus=3, gpus=0))
+        engine.submit(Task(7, "payload", cpus=2.5, gpus=0))
         assert engine.busy()
         drained(engine)
     assert [(event.task, event.kind) for event in events] == [(7, kind) for kind in ("started", "reported", "yielded", "ended")]
-    assert [event.value for event in events[1:]] == ["half", ("payload", "cpu", 3), None]
-    assert played.asked == [{"num_cpus": 3, "num_gpus": 0, "max_retries": 0, "num_returns": "streaming"}]
+    assert [event.value for event in events[1:]] == ["half", ("payload", "cpu", 2), None]
+    assert played.asked == [{"num_cpus": 2.5, "num_gpus": 0, "max_retries": 0, "num_returns": "streaming"}]
     assert played.ended == 1 and played.cancelled == []
 
 
@@ -244,7 +244,8 @@ def test_news_are_taken_from_all_that_have_some_and_else_waited_for(played):
         assert played.waits == [(2, 0), (1, 0.1)]
 
 
-def test_what_no_node_has_is_said_once_in_a_while(played, monkeypatch):
+@pytest.mark.parametrize(("cpus", "gpus"), [(2, 1), (64, 0)])
+def test_what_no_node_has_is_said_once_in_a_while(played, monkeypatch, cpus, gpus):
     now, events = [0.0], []
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     played.silent, played.script = True, itertools.repeat([("reported", "half")])
@@ -253,13 +254,13 @@ def test_what_no_node_has_is_said_once_in_a_while(played, monkeypatch):
         now[0] = 31.0
         engine.poll(0.1)
         assert events == [], "a node would do, and is busy"
-        engine.submit(Task(1, None, cpus=2, gpus=1))
-        engine.submit(Task(2, None, cpus=64))
+        engine.submit(Task(1, None, cpus=cpus, gpus=gpus))
+        engine.submit(Task(2, None, cpus=100, gpus=100))
         for now[0], notes in ((60.0, 0), (62.0, 1), (63.0, 1), (93.0, 2)):
             engine.poll(0.1)
             assert len(events) == notes
-        text = "waiting for a node with 2 CPUs and 1 GPUs: none of the 1 here has them; add one, or ask for less (--device cpu)"
-        assert events[0] == (1, "noted", text)
+        text = f"waiting for a node with {cpus} CPUs and {gpus} GPUs: none of the 1 here has them; add one, or ask for less"
+        assert events[0] == (1, "noted", f"{text} (--device cpu)")
         for now[0], played.silent in ((130.0, False), (150.0, True)):
             engine.poll(0.1)
         assert [event.kind for event in events].count("noted") == 2, "there were news meanwhile"

@@ -18,9 +18,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 
-from squareloss.lab.runs import Cell, Job, Result, Store, StoreError, expand
+from squareloss.lab.runs import Cell, Job, Result, Store, StoreError, expand, facts
 from squareloss.lab.runs import store as store_module
 from squareloss.lab.runs.study import finite, plain, unfinite
 
@@ -121,11 +121,16 @@ def test_what_is_written_is_read_back(tmp_path):
     assert record.metrics == {"accuracy": 0.5, "nll": math.inf, "curve": [1.0, 2.0], "note": None}
     assert (record.study, record.cell, record.seed, record.status) == ("table1", "simplex", 0, "diverged")
     assert record.seconds == 1.25 and record.spec == CELL.spec and record.hash == CELL.hash()
+    assert record.command == facts.command() and record.commit == facts.commit()
     assert record.versions["torch"] == version("torch") and record.hardware["cores"] >= 1 and record.hardware["gpu"] is None
     assert load_file(record.artefact("model.safetensors"))["w"].equal(weights["w"])
     assert record.artefact("log.txt").read_bytes() == b"abc"
     with pytest.raises(ValueError, match="Available: log.txt, model.safetensors"):
         record.artefact("other")
+    machine = {"versions": {"torch": "1"}, "hardware": {"gpu": "fast"}}
+    store.write("elsewhere", Result(JOB, {}, machine=machine))
+    there = store.read("elsewhere", JOB)
+    assert {"versions": there.versions, "hardware": there.hardware} == machine, "that of the node it ran on"
     content = json.loads(path.read_bytes(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert content["format"] == 1 and os.path.sep not in content["command"].split()[0]
 
@@ -137,6 +142,14 @@ def test_names_of_studies_and_of_tensors_are_checked(tmp_path):
     with pytest.raises(ValueError, match="ends in .safetensors for an artefact of tensors, got 'model.pt'"):
         store.write("study", Result(JOB, {}, artefacts={"model.pt": {"w": torch.zeros(2)}}))
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_artefacts_of_any_layout_become_bytes_that_travel():
+    for content in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
+        encoded = store_module.encode("note.txt", content)
+        assert type(encoded) is bytes and encoded == b"ab"
+    weights = torch.arange(6.0).reshape(2, 3).T.requires_grad_()
+    assert load(store_module.encode("w.safetensors", {"w": weights}))["w"].equal(weights)
 
 
 def test_artefacts_are_not_taken_for_records_nor_lost_to_them(tmp_path):
@@ -164,8 +177,6 @@ def test_what_took_long_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
 
 
 def test_a_checkout_gives_its_commit():
-    from squareloss.lab.runs import facts
-
     source = os.path.dirname(facts.__file__)
     known = subprocess.run(["git", "-C", source, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     if known.returncode:
@@ -181,7 +192,24 @@ def test_a_write_that_fails_leaves_the_old_result_and_no_litter(tmp_path, monkey
     monkeypatch.setattr(store_module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(StoreError, match="the disk is full.*Results written before are intact"):
         store.write("s", Result(JOB, {"x": 2}))
+    with pytest.raises(StoreError, match="could not write .*seed0.log: the disk is full"):
+        store.write_log("s", JOB, "why it failed")
+    with pytest.raises(StoreError, match="could not write .*seed0.json: the disk is full"):
+        store.adopt("t", JOB, store.read("s", JOB))
     assert path.read_bytes() == before and os.listdir(path.parent) == ["seed0.json"]
+    assert os.listdir(store.path("t", JOB).parent) == []
+
+
+def test_a_damaged_file_that_can_not_be_moved_is_told(tmp_path):
+    with pytest.raises(StoreError, match="could not rename .*seed0.json: the folder was deleted or moved meanwhile"):
+        Store(tmp_path).set_aside("s", JOB)
+
+
+def test_a_folder_stays_where_it_is_when_a_job_changes_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store("results")
+    monkeypatch.chdir("/")
+    assert store.folder == tmp_path / "results" and store.scratch == tmp_path / "results" / ".scratch"
 
 
 DAMAGE = {
@@ -219,6 +247,15 @@ def test_a_result_of_another_cell_in_its_place_does_not_count(tmp_path):
     other = Job(Cell("other", {"task": "other"}), 0)
     shutil.copy(store.write("s", Result(other, {})), store.write("s", Result(JOB, {})))
     assert not store.done("s", JOB)
+
+
+def test_a_file_that_can_not_be_read_is_not_taken_for_damaged(tmp_path):
+    store = Store(tmp_path)
+    store.path("s", JOB).mkdir(parents=True)
+    with pytest.raises(StoreError, match="could not read .*seed0.json: Is a directory"):
+        store.done("s", JOB)
+    with pytest.warns(UserWarning, match="could not read .*seed0.json: Is a directory; it is left out"):
+        assert store.records() == []
 
 
 def test_a_file_of_a_later_version_is_not_taken_for_damaged(tmp_path):
@@ -306,6 +343,11 @@ def test_a_full_disk(tmp_path):
             store.write("s", Result(Job(CELL, 1), {}, artefacts={"big.bin": b"\0" * 200_000}))
         assert written.read_bytes() == before and [r.seed for r in store.records()] == [0]
         assert sorted(os.listdir(written.parent)) == ["seed0.json"], "half a file must not stay"
+        with pytest.raises(OSError, match="No space"), (disk / "rest").open("wb", buffering=0) as rest:
+            while True:
+                rest.write(b"\0" * 4096)
+        with pytest.raises(StoreError, match="could not write to the results folder .*: the disk is full"):
+            store.check_writable()
 
 
 @needs_mount

@@ -155,8 +155,8 @@ def _generate(shared: tuple[bytes, list[str]], task: Task) -> Iterator[list[tupl
     said: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
     def run() -> None:
-        torch.set_num_threads(max(1, int(task.cpus)))
         try:
+            torch.set_num_threads(max(1, int(task.cpus)))
             for kind, value in stream(unpickled(work), task, device, lambda value: said.put(("reported", value))):
                 said.put((kind, value))
         except BaseException:  # such as SystemExit: it would end this thread alone, and the task would never end
