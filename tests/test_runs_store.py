@@ -167,11 +167,11 @@ def test_artefacts_are_not_taken_for_records_nor_lost_to_them(tmp_path):
 
 def test_what_took_long_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
     synced, store = [], Store(tmp_path)
-    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
     store.write("study", Result(JOB, {}, seconds=0.05))
     assert not synced
-    store.write("study", Result(JOB, {}, seconds=0.2, artefacts={"log.txt": b"abc"}))
-    assert len(synced) == 2  # the artefact and the record
+    path = store.write("study", Result(JOB, {}, seconds=0.2, artefacts={"log.txt": b"abc"}))
+    assert synced == [3, path.stat().st_size]  # the artefact and the record, all of them
     path = store.write_log("study", JOB, "why it failed")
     assert path.read_text() == "why it failed"
 
@@ -198,6 +198,16 @@ def test_a_write_that_fails_leaves_the_old_result_and_no_litter(tmp_path, monkey
         store.adopt("t", JOB, store.read("s", JOB))
     assert path.read_bytes() == before and os.listdir(path.parent) == ["seed0.json"]
     assert os.listdir(store.path("t", JOB).parent) == []
+    monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(StoreError, match="the disk is full"):
+        store.write("s", Result(JOB, {"x": 2}))
+
+
+def test_an_error_is_explained_once_and_in_its_own_words_if_there_are_no_better_ones():
+    for error, reason in ((OSError(errno.EIO, "Input/output error"), "Input/output error"), (OSError("odd"), "odd")):
+        with pytest.raises(StoreError) as told, store_module.explained("write"), store_module.explained("write x"):
+            raise error
+        assert str(told.value) == f"could not write x: {reason}. Results written before are intact."
 
 
 def test_a_damaged_file_that_can_not_be_moved_is_told(tmp_path):
@@ -298,6 +308,15 @@ def test_two_processes_may_adopt_one_result_at_once(tmp_path, monkeypatch):
     assert sorted(file.name for file in path.parent.iterdir()) == ["seed0.json", "seed0.note.txt"], "nothing is left over"
 
 
+def test_a_result_is_adopted_without_an_artefact_that_was_deleted(tmp_path):
+    store = Store(tmp_path)
+    store.write("first", Result(JOB, {"x": 1}, artefacts={"note.txt": b"abc"}))
+    found = store.find_elsewhere("second", JOB)
+    found.artefact("note.txt").unlink()
+    path = store.adopt("second", JOB, found)
+    assert store.read("second", JOB).metrics == {"x": 1} and os.listdir(path.parent) == ["seed0.json"]
+
+
 def test_an_artefact_is_adopted_where_there_are_no_links(tmp_path, monkeypatch):
     def unsupported(source, target):
         raise OSError(errno.EPERM, "no links here")
@@ -307,6 +326,7 @@ def test_an_artefact_is_adopted_where_there_are_no_links(tmp_path, monkeypatch):
 
 
 def test_folders_that_are_not_there(tmp_path):
+    assert Store(tmp_path, create=False).records() == []
     with pytest.raises(StoreError, match="found none"):
         Store(tmp_path / "none", create=False)
     (tmp_path / "file").touch()
@@ -405,3 +425,4 @@ def test_a_file_that_is_open_already_is_written_to(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"content\ncontent\n"
     (tmp_path / "link").symlink_to(tmp_path / "file")
     assert not store_module.is_stream(tmp_path / "link"), "a link between files is none"
+    assert not store_module.is_stream(tmp_path), "nor is a folder"
