@@ -286,6 +286,15 @@ def test_addresses(monkeypatch):
         ray_engine._check_address("ray://host:10001")
 
 
+def test_an_address_that_is_silent(monkeypatch):
+    def wait(at, timeout):
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", wait)
+    with pytest.raises(OSError, match="could not reach a Ray cluster at 'host:6379': timed out; start one"):
+        ray_engine._check_address("host:6379")
+
+
 def test_an_address_where_nothing_answers(played):
     with pytest.raises(OSError, match="could not reach a Ray cluster at '127.0.0.1:1': Connection refused; start one with"):
         map_chunks(len, [[1]], "ray", address="127.0.0.1:1")
