@@ -86,7 +86,7 @@ def missing(*_, **__):
 def test_the_processor_and_the_cores_that_may_be_used(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", lambda *_, **__: "processor : 0\nmodel name\t: Fast: 2 GHz\nmodel name\t: Slow\n")
-        patch.setattr(os, "sched_getaffinity", lambda pid: {1, 5, 7}, raising=False)
+        patch.setattr(os, "sched_getaffinity", lambda pid: {0: {1, 5, 7}}[pid], raising=False)
         assert facts._processor() == "Fast: 2 GHz" and facts.cores() == 3
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", lambda *_, **__: "processor : 0\n")
