@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -50,6 +51,22 @@ def test_one_holder_until_it_is_given_back(tmp_path):
         first.release("job")
         assert second.holder("job") is None and second.acquire("job") and not first.acquire("job")
     assert list((tmp_path / "l").iterdir()) == [], "leaving gives everything back"
+
+
+def test_another_ctrl_c_on_the_way_out_leaves_no_lease(tmp_path, monkeypatch):
+    release, previous = Leases.release, signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupted(self, key):
+        signal.raise_signal(signal.SIGINT)
+        release(self, key)
+
+    monkeypatch.setattr(Leases, "release", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt), Leases(tmp_path / "l") as leases:
+            assert leases.acquire("first") and leases.acquire("second")
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert list((tmp_path / "l").iterdir()) == []
 
 
 def test_a_zombie_holds_nothing(tmp_path):
