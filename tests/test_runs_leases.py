@@ -44,29 +44,48 @@ def failing(code):
 
 
 def test_one_holder_until_it_is_given_back(tmp_path):
-    with Leases(tmp_path / "l") as first, Leases(tmp_path / "l") as second:
+    with Leases(tmp_path / "new" / "l") as first, Leases(tmp_path / "new" / "l") as second:
         assert first.acquire("job") and not second.acquire("job") and second.acquire("other")
         assert first.mine("job") and not second.mine("job")
         assert second.holder("job") == f"process {os.getpid()} on {module.platform.node()}"
         first.release("job")
         assert second.holder("job") is None and second.acquire("job") and not first.acquire("job")
-    assert list((tmp_path / "l").iterdir()) == [], "leaving gives everything back"
+    assert list((tmp_path / "new" / "l").iterdir()) == [], "leaving gives everything back"
 
 
-def test_another_ctrl_c_on_the_way_out_leaves_no_lease(tmp_path, monkeypatch):
-    release, previous = Leases.release, signal.signal(signal.SIGINT, signal.default_int_handler)
+@pytest.mark.parametrize(
+    ("owner", "name", "after"), [(module, "_create", True), (Path, "unlink", False), (Leases, "release", False)]
+)
+def test_ctrl_c_while_a_lease_is_got_or_given_back_leaves_none(tmp_path, monkeypatch, owner, name, after):
+    real, previous = getattr(owner, name), signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def interrupted(self, key):
+    def interrupted(*arguments, **options):
+        done = real(*arguments, **options) if after else None
         signal.raise_signal(signal.SIGINT)
-        release(self, key)
+        return done if after else real(*arguments, **options)
 
-    monkeypatch.setattr(Leases, "release", interrupted)
     try:
         with pytest.raises(KeyboardInterrupt), Leases(tmp_path / "l") as leases:
             assert leases.acquire("first") and leases.acquire("second")
+            monkeypatch.setattr(owner, name, interrupted)
+            leases.acquire("third")
+            if name == "unlink":
+                leases.release("first")
     finally:
         signal.signal(signal.SIGINT, previous)
     assert list((tmp_path / "l").iterdir()) == []
+
+
+def test_the_own_lease_goes_after_the_void_ones(tmp_path, monkeypatch):
+    """Were it gone before them, it could be made again by someone who saw them long ago."""
+    paths, gone, unlink = [forge(tmp_path / "l", "job", number, pid=dead_pid()) for number in (9, 10)], [], Path.unlink
+    with Leases(tmp_path / "l") as leases:
+        assert leases.acquire("job")
+        found = [leases.held["job"], *paths, paths[0].with_name("job.8")]
+        monkeypatch.setattr(leases, "_all", lambda key: found)
+        monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: gone.append(path.name) or unlink(path, missing_ok))
+        leases.release("job")
+    assert gone == ["job.8", "job.9", "job.10", "job.11"], "also if one of them is gone already"
 
 
 def test_a_zombie_holds_nothing(tmp_path):

@@ -43,10 +43,14 @@ class Told(Listener):
 
 
 class Played:
-    """An engine with room for so many tasks, that makes of each what `ends` says in turn: kind and value of its last event."""
+    """An engine with room for so many tasks, that makes of each what `ends` says in turn: kind and value of its last event.
+
+    Every other poll brings nothing.
+    """
 
     def __init__(self, made, ends=(), parallel=1, room=1):
         self.made, self.ends, self.parallel, self.room, self.tasks, self.seen = made, list(ends), parallel, room, [], []
+        self.polls = 0
 
     def free(self):
         return len(self.tasks) < self.room
@@ -60,6 +64,9 @@ class Played:
         self.seen.append(task)
 
     def poll(self, timeout):
+        self.polls += 1
+        if self.polls % 2:
+            return
         task = self.tasks.pop(0)
         kind, value = self.ends.pop(0) if self.ends else ("ended", None)
         if kind == "ended":
@@ -127,6 +134,25 @@ def test_a_holder_that_is_just_gone_has_no_name(planned, naps, monkeypatch):
     naps[0].append(lambda: theirs.release(jobs[0].key))
     made.run(jobs, Played(made), ours)
     assert made.listener.said[0] == ("note", "waiting for 1 jobs that another process has")
+
+
+def test_nothing_is_waited_for_when_all_was_done_meanwhile(planned, naps):
+    made, jobs, ours, _ = planned(cells_=1)
+    made.store.write("toy", Result(jobs[0], {"square": -1}))
+    made.run(jobs, Played(made), ours)
+    assert made.listener.said == [("finished", "cell0/seed0", "done elsewhere")] and naps[1] == [] and made.new == 0
+
+
+def test_what_another_process_has_is_not_looked_at_with_every_event(planned, naps, monkeypatch):
+    made, jobs, ours, theirs = planned(cells_=6)
+    theirs.acquire(jobs[0].key)
+    naps[0].append(lambda: theirs.release(jobs[0].key))
+    tried, acquire = [], ours.acquire
+    monkeypatch.setattr(ours, "acquire", lambda key: tried.append(key) or acquire(key))
+    engine = Played(made, room=9)
+    made.run(jobs, engine, ours)
+    assert made.new == 6 and tried.count(jobs[0].key) <= 4 < engine.polls
+    assert made.plan(jobs) == []
 
 
 def test_a_lost_job_whose_lease_was_taken_over_is_left_to_whoever_has_it(planned, naps):
