@@ -116,7 +116,7 @@ class Schedule:
                     self._start(self.todo.popleft())
             if engine.busy():
                 engine.poll(_POLL)
-            elif self.waiting and not self.todo:
+            elif self.waiting:
                 self._wait()
 
     @whole()
