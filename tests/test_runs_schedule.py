@@ -2,6 +2,7 @@
 
 import os
 import platform
+import signal
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -171,6 +172,22 @@ def test_a_lost_job_whose_lease_was_taken_over_is_left_to_whoever_has_it(planned
     engine = Played(made, [("lost", take_over)])
     made.run(jobs, engine, ours)
     assert len(engine.seen) == 1 and made.new == 0 and made.listener.said[-1] == ("finished", "cell0/seed0", "done elsewhere")
+
+
+@pytest.mark.parametrize("name", ["submit", "write"])
+def test_ctrl_c_loses_no_task_that_is_given_and_no_result_that_has_come(planned, monkeypatch, name):
+    made, jobs, ours, _ = planned(cells_=1)
+    engine = Played(made)
+    owner, previous = engine if name == "submit" else made.store, signal.signal(signal.SIGINT, signal.default_int_handler)
+    real = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *arguments: signal.raise_signal(signal.SIGINT) or real(*arguments))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            made.run(jobs, engine, ours)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert len(engine.seen) == 1 and made.store.done("toy", jobs[0]) == made.new == (name == "write")
+    ours.release(jobs[0].key)
 
 
 def test_the_listener_is_told_what_happens_to_each_job(planned):
