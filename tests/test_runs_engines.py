@@ -114,4 +114,4 @@ def test_a_chunk_is_tried_three_times_and_done_once_its_result_is_there(monkeypa
     ends += [[died]] * 3
     with pytest.raises(RuntimeError, match="chunk 0 of 1 failed: its node died"):
         map_chunks(total, ["a"])
-    assert ends == []
+    assert ends == [] and (asked[-1].cpus, asked[-1].gpus) == (1, 0)
