@@ -5,6 +5,7 @@ import os
 import pickle
 import socket
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -105,6 +106,15 @@ def leave(payload, device, report):
     sys.exit("enough")
 
 
+going = threading.Event()
+
+
+def pausing(payload, device, report):
+    yield "first"
+    going.wait(10)
+    yield "second"
+
+
 def drained(engine):
     while engine.busy():
         engine.poll(0.1)
@@ -141,6 +151,16 @@ def test_a_node_without_a_gpu_does_without(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     said = [word for news in ray_engine._generate((pickle.dumps(tell), []), Task(0, None, gpus=1)) for word in news]
     assert [value[1] for kind, value in said if kind == "yielded"] == ["cpu"]
+
+
+def test_news_come_while_the_work_goes_on_and_once():
+    going.clear()
+    said = []
+    for news in ray_engine._generate((pickle.dumps(pausing), []), Task(0, None)):
+        said += news
+        if said[-1] == ("yielded", "first"):
+            going.set()
+    assert said[1:] == [("yielded", "first"), ("yielded", "second"), ("ended", None)] and said[0][0] == "started"
 
 
 def test_work_that_leaves_its_process_fails(played):
