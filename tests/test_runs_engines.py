@@ -94,3 +94,24 @@ def test_chunks_go_to_the_engine_that_was_asked_for(monkeypatch):
     assert made == [("processes", 20.5, None, None), ("processes", 3, None, None), ("ray", None, "auto", None)]
     with pytest.raises(ValueError, match="Unknown engine 'cloud'"):
         map_chunks(total, [[1]], "cloud")
+
+
+def test_a_chunk_is_tried_three_times_and_done_once_its_result_is_there(monkeypatch):
+    asked, ends = [], []
+
+    class Dying(engines_module.Local):
+        def poll(self, timeout):
+            task, self._task = self._task, None
+            asked.append(task)
+            for kind, value in ends.pop(0):
+                self.on_event(engines_module.Event(task.number, kind, value))
+
+    monkeypatch.setattr(chunks, "make_engine", lambda name, work, on_event, *_: Dying(work, on_event))
+    died = ("lost", "its node died")
+    ends += [[("started", "here"), died], [("yielded", 1), died], [died], [("yielded", 2), ("failed", "late")]]
+    assert map_chunks(total, ["a", "b"], cpus=2, gpus=0.5) == [2, 1]
+    assert [(task.payload, task.cpus, task.gpus) for task in asked] == [(name, 2, 0.5) for name in ("a", "b", "a", "a")]
+    ends += [[died]] * 3
+    with pytest.raises(RuntimeError, match="chunk 0 of 1 failed: its node died"):
+        map_chunks(total, ["a"])
+    assert ends == [] and (asked[-1].cpus, asked[-1].gpus) == (1, 0)

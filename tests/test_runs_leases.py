@@ -1,17 +1,21 @@
 """Leases: one holder at a time, whoever dies when."""
 
+import errno
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from squareloss.lab.runs import leases as module
 from squareloss.lab.runs.leases import Leases
+from squareloss.lab.runs.store import StoreError
 
 
 def dead_pid():
@@ -32,14 +36,56 @@ def age(path, seconds):
     os.utime(path, (time.time() - seconds,) * 2)
 
 
+def failing(code):
+    def fail(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
 def test_one_holder_until_it_is_given_back(tmp_path):
-    with Leases(tmp_path / "l") as first, Leases(tmp_path / "l") as second:
+    with Leases(tmp_path / "new" / "l") as first, Leases(tmp_path / "new" / "l") as second:
         assert first.acquire("job") and not second.acquire("job") and second.acquire("other")
         assert first.mine("job") and not second.mine("job")
         assert second.holder("job") == f"process {os.getpid()} on {module.platform.node()}"
         first.release("job")
         assert second.holder("job") is None and second.acquire("job") and not first.acquire("job")
-    assert list((tmp_path / "l").iterdir()) == [], "leaving gives everything back"
+    assert list((tmp_path / "new" / "l").iterdir()) == [], "leaving gives everything back"
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "after"), [(module, "_create", True), (Path, "unlink", False), (Leases, "release", False)]
+)
+def test_ctrl_c_while_a_lease_is_got_or_given_back_leaves_none(tmp_path, monkeypatch, owner, name, after):
+    real, previous = getattr(owner, name), signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupted(*arguments, **options):
+        done = real(*arguments, **options) if after else None
+        signal.raise_signal(signal.SIGINT)
+        return done if after else real(*arguments, **options)
+
+    try:
+        with pytest.raises(KeyboardInterrupt), Leases(tmp_path / "l") as leases:
+            assert leases.acquire("first") and leases.acquire("second")
+            monkeypatch.setattr(owner, name, interrupted)
+            leases.acquire("third")
+            if name == "unlink":
+                leases.release("first")
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert list((tmp_path / "l").iterdir()) == []
+
+
+def test_the_own_lease_goes_after_the_void_ones(tmp_path, monkeypatch):
+    """Were it gone before them, it could be made again by someone who saw them long ago."""
+    paths, gone, unlink = [forge(tmp_path / "l", "job", number, pid=dead_pid()) for number in (9, 10)], [], Path.unlink
+    with Leases(tmp_path / "l") as leases:
+        assert leases.acquire("job")
+        found = [leases.held["job"], *paths, paths[0].with_name("job.8")]
+        monkeypatch.setattr(leases, "_all", lambda key: found)
+        monkeypatch.setattr(Path, "unlink", lambda path, missing_ok: gone.append(path.name) or unlink(path, missing_ok))
+        leases.release("job")
+    assert gone == ["job.8", "job.9", "job.10", "job.11"], "also if one of them is gone already"
 
 
 def test_a_zombie_holds_nothing(tmp_path):
@@ -75,13 +121,51 @@ def test_silence_ends_a_lease_that_cannot_be_looked_up(tmp_path, changes):
         assert leases.acquire("job")
 
 
-def test_a_lease_that_was_cut_short_counts_until_it_is_old(tmp_path):
+@pytest.mark.parametrize("text", ["", '{"tok', "[1]"])
+def test_a_lease_that_was_cut_short_counts_until_it_is_old(tmp_path, text):
     path = forge(tmp_path / "l", "job")
-    path.write_text('{"tok')
+    path.write_text(text)
     with Leases(tmp_path / "l", expiry=60.0) as leases:
         assert not leases.acquire("job")
         age(path, 70)
         assert leases.acquire("job")
+
+
+def test_a_lease_that_can_not_be_read_counts(tmp_path, monkeypatch):
+    forge(tmp_path / "l", "job", pid=dead_pid())
+    monkeypatch.setattr(Path, "read_bytes", failing(errno.EACCES))
+    with Leases(tmp_path / "l") as leases:
+        assert not leases.acquire("job") and leases.holder("job") == "process ? on ?"
+
+
+def test_the_highest_number_counts_and_other_files_do_not(tmp_path):
+    forge(tmp_path / "l", "job", 9, pid=dead_pid())
+    (tmp_path / "l" / "job.bak").touch()
+    with Leases(tmp_path / "l") as leases:
+        latest = forge(tmp_path / "l", "job", 10)
+        assert not leases.acquire("job")
+        forge(tmp_path / "l", "job", 10, pid=dead_pid())
+        assert leases.acquire("job") and leases.held["job"] == latest.with_name("job.11")
+    assert [path.name for path in (tmp_path / "l").iterdir()] == ["job.bak"]
+
+
+def test_a_process_is_known_by_when_it_started_and_where():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert int(module._process_start(process.pid)) > int(module._process_start(os.getpid()))
+    finally:
+        process.communicate()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert module._identity()["place"] == [module.platform.node(), boot, os.readlink("/proc/self/ns/pid")]
+
+
+def test_a_system_that_tells_nothing_of_processes_goes_by_silence(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "read_text", failing(errno.ENOENT))
+    monkeypatch.setattr(os, "readlink", failing(errno.ENOENT))
+    with Leases(tmp_path / "l") as first, Leases(tmp_path / "l", expiry=60.0) as second:
+        assert first.acquire("job") and not second.acquire("job")
+        age(first.held["job"], 70)
+        assert second.acquire("job") and not first.mine("job")
 
 
 @pytest.mark.parametrize("pid", [None, "self", "../../etc/passwd", []])
@@ -109,6 +193,27 @@ def test_a_heartbeat_keeps_a_lease(tmp_path):
         assert time.time() - leases.held["job"].stat().st_mtime < 100
 
 
+def test_a_heartbeat_goes_on_when_leases_are_lost_and_got_meanwhile(tmp_path, monkeypatch):
+    leases, touched = Leases(tmp_path, heartbeat=0.0), []
+
+    def touch(path):
+        touched.append(path.name)
+        if len(touched) == 1:
+            leases.acquire("third")
+            raise FileNotFoundError(path)
+        if path.name == "third.0":
+            leases._stop.set()
+
+    monkeypatch.setattr(os, "utime", touch)
+    assert leases.acquire("first") and leases.acquire("second")
+    leases._beat()
+    assert touched == ["first.0", "second.0", "first.0", "second.0", "third.0"]
+
+
+def test_a_few_missed_beats_and_a_slow_file_system_do_not_void_a_lease():
+    assert module.EXPIRY >= 60 + 5 * module.HEARTBEAT
+
+
 def test_who_slept_too_long_knows_that_the_lease_is_lost(tmp_path):
     with Leases(tmp_path / "l") as sleeper, Leases(tmp_path / "l", expiry=60.0) as other:
         sleeper.acquire("job")
@@ -119,6 +224,56 @@ def test_who_slept_too_long_knows_that_the_lease_is_lost(tmp_path):
         assert other.acquire("job") and other.mine("job") and not sleeper.mine("job")
         sleeper.release("job")
         assert other.mine("job"), "giving back what is lost takes nothing from the new holder"
+
+
+def test_who_slept_through_a_change_of_hands_has_nothing_though_the_file_is_called_the_same(tmp_path):
+    with Leases(tmp_path / "l") as sleeper, Leases(tmp_path / "l") as other:
+        sleeper.acquire("job")
+        sleeper.held["job"].unlink()
+        assert other.acquire("job") and other.held == sleeper.held and not sleeper.mine("job")
+        sleeper.release("job")
+        assert other.mine("job")
+
+
+@pytest.mark.parametrize("seen", [None, {"place": ["elsewhere"]}])
+def test_a_lease_that_is_given_back_while_it_is_looked_at(tmp_path, monkeypatch, seen):
+    path, real = forge(tmp_path / "l", "job"), module._content
+
+    def content(at):
+        found = seen if path.exists() else real(at)
+        path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(module, "_content", content)
+    with Leases(tmp_path / "l") as leases:
+        assert not leases.acquire("job") and leases.holder("job") is None and leases.acquire("job")
+        forge(tmp_path / "l", "job")
+        assert leases.holder("job") is None
+
+
+def test_a_disk_that_refuses_is_told_and_nothing_is_left(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="could not make the folder"), Leases(tmp_path / "file"):
+        pass
+    descriptors = []
+
+    def write(descriptor, content):
+        descriptors.append(descriptor)
+        failing(errno.ENOSPC)()
+
+    with Leases(tmp_path / "l") as leases:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", write)
+            with pytest.raises(StoreError, match=r"could not write .*job.0: the disk is full"):
+                leases.acquire("job")
+        assert list((tmp_path / "l").iterdir()) == [] and not leases.mine("job")
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptors[0])
+        forge(tmp_path / "l", "job", place=["elsewhere"])
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "touch", failing(errno.EROFS))
+            with pytest.raises(StoreError, match="could not write .*: the file system is read-only"):
+                leases.acquire("job")
 
 
 class Turns:

@@ -18,9 +18,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 
-from squareloss.lab.runs import Cell, Job, Result, Store, StoreError, expand
+from squareloss.lab.runs import Cell, Job, Result, Store, StoreError, expand, facts
 from squareloss.lab.runs import store as store_module
 from squareloss.lab.runs.study import finite, plain, unfinite
 
@@ -121,11 +121,16 @@ def test_what_is_written_is_read_back(tmp_path):
     assert record.metrics == {"accuracy": 0.5, "nll": math.inf, "curve": [1.0, 2.0], "note": None}
     assert (record.study, record.cell, record.seed, record.status) == ("table1", "simplex", 0, "diverged")
     assert record.seconds == 1.25 and record.spec == CELL.spec and record.hash == CELL.hash()
+    assert record.command == facts.command() and record.commit == facts.commit()
     assert record.versions["torch"] == version("torch") and record.hardware["cores"] >= 1 and record.hardware["gpu"] is None
     assert load_file(record.artefact("model.safetensors"))["w"].equal(weights["w"])
     assert record.artefact("log.txt").read_bytes() == b"abc"
     with pytest.raises(ValueError, match="Available: log.txt, model.safetensors"):
         record.artefact("other")
+    machine = {"versions": {"torch": "1"}, "hardware": {"gpu": "fast"}}
+    store.write("elsewhere", Result(JOB, {}, machine=machine))
+    there = store.read("elsewhere", JOB)
+    assert {"versions": there.versions, "hardware": there.hardware} == machine, "that of the node it ran on"
     content = json.loads(path.read_bytes(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert content["format"] == 1 and os.path.sep not in content["command"].split()[0]
 
@@ -139,20 +144,39 @@ def test_names_of_studies_and_of_tensors_are_checked(tmp_path):
     assert not list(tmp_path.rglob("*.json"))
 
 
+def test_artefacts_of_any_layout_become_bytes_that_travel():
+    for content in (b"ab", bytearray(b"ab"), memoryview(b"ab")):
+        encoded = store_module.encode("note.txt", content)
+        assert type(encoded) is bytes and encoded == b"ab"
+    weights = torch.arange(6.0).reshape(2, 3).T.requires_grad_()
+    assert load(store_module.encode("w.safetensors", {"w": weights}))["w"].equal(weights)
+
+
+def test_artefacts_are_not_taken_for_records_nor_lost_to_them(tmp_path):
+    store = Store(tmp_path)
+    store.write("s", Result(JOB, {}, artefacts={"curve.json": b"[]"}))
+    assert [record.artefact("curve.json").read_bytes() for record in store.records()] == [b"[]"]
+    store.path("s", JOB).unlink()
+    assert store.studies() == store.records() == []
+    for name in ("json", "log", "LOG", "json.corrupt"):
+        with pytest.raises(
+            ValueError, match=f"another file name for an artefact of simplex/seed0 than '{name}', which is taken"
+        ):
+            Result(JOB, {}, artefacts={name: b""})
+
+
 def test_what_took_long_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
     synced, store = [], Store(tmp_path)
-    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
     store.write("study", Result(JOB, {}, seconds=0.05))
     assert not synced
-    store.write("study", Result(JOB, {}, seconds=0.2, artefacts={"log.txt": b"abc"}))
-    assert len(synced) == 2  # the artefact and the record
+    path = store.write("study", Result(JOB, {}, seconds=0.2, artefacts={"log.txt": b"abc"}))
+    assert synced == [3, path.stat().st_size]  # the artefact and the record, all of them
     path = store.write_log("study", JOB, "why it failed")
     assert path.read_text() == "why it failed"
 
 
 def test_a_checkout_gives_its_commit():
-    from squareloss.lab.runs import facts
-
     source = os.path.dirname(facts.__file__)
     known = subprocess.run(["git", "-C", source, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     if known.returncode:
@@ -168,7 +192,34 @@ def test_a_write_that_fails_leaves_the_old_result_and_no_litter(tmp_path, monkey
     monkeypatch.setattr(store_module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(StoreError, match="the disk is full.*Results written before are intact"):
         store.write("s", Result(JOB, {"x": 2}))
+    with pytest.raises(StoreError, match="could not write .*seed0.log: the disk is full"):
+        store.write_log("s", JOB, "why it failed")
+    with pytest.raises(StoreError, match="could not write .*seed0.json: the disk is full"):
+        store.adopt("t", JOB, store.read("s", JOB))
     assert path.read_bytes() == before and os.listdir(path.parent) == ["seed0.json"]
+    assert os.listdir(store.path("t", JOB).parent) == []
+    monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(StoreError, match="the disk is full"):
+        store.write("s", Result(JOB, {"x": 2}))
+
+
+def test_an_error_is_explained_once_and_in_its_own_words_if_there_are_no_better_ones():
+    for error, reason in ((OSError(errno.EIO, "Input/output error"), "Input/output error"), (OSError("odd"), "odd")):
+        with pytest.raises(StoreError) as told, store_module.explained("write"), store_module.explained("write x"):
+            raise error
+        assert str(told.value) == f"could not write x: {reason}. Results written before are intact."
+
+
+def test_a_damaged_file_that_can_not_be_moved_is_told(tmp_path):
+    with pytest.raises(StoreError, match="could not rename .*seed0.json: the folder was deleted or moved meanwhile"):
+        Store(tmp_path).set_aside("s", JOB)
+
+
+def test_a_folder_stays_where_it_is_when_a_job_changes_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store("results")
+    monkeypatch.chdir("/")
+    assert store.folder == tmp_path / "results" and store.scratch == tmp_path / "results" / ".scratch"
 
 
 DAMAGE = {
@@ -208,6 +259,15 @@ def test_a_result_of_another_cell_in_its_place_does_not_count(tmp_path):
     assert not store.done("s", JOB)
 
 
+def test_a_file_that_can_not_be_read_is_not_taken_for_damaged(tmp_path):
+    store = Store(tmp_path)
+    store.path("s", JOB).mkdir(parents=True)
+    with pytest.raises(StoreError, match="could not read .*seed0.json: Is a directory"):
+        store.done("s", JOB)
+    with pytest.warns(UserWarning, match="could not read .*seed0.json: Is a directory; it is left out"):
+        assert store.records() == []
+
+
 def test_a_file_of_a_later_version_is_not_taken_for_damaged(tmp_path):
     store = Store(tmp_path)
     path = store.write("s", Result(JOB, {}))
@@ -220,9 +280,11 @@ def test_adopting_a_result_of_another_study(tmp_path):
     store, twin = Store(tmp_path), Job(Cell("twin", {"task": "toy", "lr": 0.1}), 0)
     store.write("first", Result(JOB, {"x": 1}, artefacts={"note.txt": b"abc"}))
     found = store.find_elsewhere("second", twin)
-    store.write("first", Result(Job(CELL, 3), {"x": 2}))
-    store.adopt("second", Job(twin.cell, 3), store.find_elsewhere("second", Job(twin.cell, 3)))  # and the folder is there
     store.adopt("second", twin, found)
+    store.write("first", Result(Job(CELL, 3), {"x": 2}))
+    log = store.write_log("second", Job(twin.cell, 3), "why it failed before")
+    store.adopt("second", Job(twin.cell, 3), store.find_elsewhere("second", Job(twin.cell, 3)))  # and the folder is there
+    assert not log.exists()
     assert [(r.seed, r.metrics) for r in store.records("second")] == [(0, {"x": 1}), (3, {"x": 2})]
     record = store.read("second", twin)
     assert (record.study, record.cell, record.metrics, record.date) == ("second", "twin", {"x": 1}, found.date)
@@ -246,6 +308,15 @@ def test_two_processes_may_adopt_one_result_at_once(tmp_path, monkeypatch):
     assert sorted(file.name for file in path.parent.iterdir()) == ["seed0.json", "seed0.note.txt"], "nothing is left over"
 
 
+def test_a_result_is_adopted_without_an_artefact_that_was_deleted(tmp_path):
+    store = Store(tmp_path)
+    store.write("first", Result(JOB, {"x": 1}, artefacts={"note.txt": b"abc"}))
+    found = store.find_elsewhere("second", JOB)
+    found.artefact("note.txt").unlink()
+    path = store.adopt("second", JOB, found)
+    assert store.read("second", JOB).metrics == {"x": 1} and os.listdir(path.parent) == ["seed0.json"]
+
+
 def test_an_artefact_is_adopted_where_there_are_no_links(tmp_path, monkeypatch):
     def unsupported(source, target):
         raise OSError(errno.EPERM, "no links here")
@@ -255,6 +326,7 @@ def test_an_artefact_is_adopted_where_there_are_no_links(tmp_path, monkeypatch):
 
 
 def test_folders_that_are_not_there(tmp_path):
+    assert Store(tmp_path, create=False).records() == []
     with pytest.raises(StoreError, match="found none"):
         Store(tmp_path / "none", create=False)
     (tmp_path / "file").touch()
@@ -291,6 +363,11 @@ def test_a_full_disk(tmp_path):
             store.write("s", Result(Job(CELL, 1), {}, artefacts={"big.bin": b"\0" * 200_000}))
         assert written.read_bytes() == before and [r.seed for r in store.records()] == [0]
         assert sorted(os.listdir(written.parent)) == ["seed0.json"], "half a file must not stay"
+        with pytest.raises(OSError, match="No space"), (disk / "rest").open("wb", buffering=0) as rest:
+            while True:
+                rest.write(b"\0" * 4096)
+        with pytest.raises(StoreError, match="could not write to the results folder .*: the disk is full"):
+            store.check_writable()
 
 
 @needs_mount
@@ -348,3 +425,4 @@ def test_a_file_that_is_open_already_is_written_to(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"content\ncontent\n"
     (tmp_path / "link").symlink_to(tmp_path / "file")
     assert not store_module.is_stream(tmp_path / "link"), "a link between files is none"
+    assert not store_module.is_stream(tmp_path), "nor is a folder"

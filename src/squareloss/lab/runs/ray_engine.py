@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -57,7 +58,8 @@ class Ray:
         cores = int(self.ray.cluster_resources().get("CPU", 1))
         self.parallel = self.workers or max(1, cores)
         # a cluster started here has `workers` cores and limits itself; tasks that wait in line keep it busy
-        self._limit = self.workers if self.workers and self.address else max(64, 4 * cores)
+        started = self._connected and self.address is None
+        self._limit = self.workers if self.workers and not started else max(64, 4 * cores)
         self._shared = self.ray.put((work, _own_paths()))
         self._remote = self.ray.remote(_generate)
         return self
@@ -153,9 +155,12 @@ def _generate(shared: tuple[bytes, list[str]], task: Task) -> Iterator[list[tupl
     said: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 
     def run() -> None:
-        torch.set_num_threads(max(1, int(task.cpus)))
-        for kind, value in stream(unpickled(work), task, device, lambda value: said.put(("reported", value))):
-            said.put((kind, value))
+        try:
+            torch.set_num_threads(max(1, int(task.cpus)))
+            for kind, value in stream(unpickled(work), task, device, lambda value: said.put(("reported", value))):
+                said.put((kind, value))
+        except BaseException:  # such as SystemExit: it would end this thread alone, and the task would never end
+            said.put(("failed", traceback.format_exc()))
 
     threading.Thread(target=run, daemon=True).start()
     news = [said.get()]
@@ -170,7 +175,7 @@ def _generate(shared: tuple[bytes, list[str]], task: Task) -> Iterator[list[tupl
 
 def _own_paths() -> list[str]:
     """Where this process finds modules that are not installed, such as a user's own network; nodes look there too."""
-    installed = (sys.prefix, sys.base_prefix)
+    installed = tuple(os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix))
     return [os.path.abspath(path) for path in sys.path if not os.path.abspath(path).startswith(installed)]
 
 

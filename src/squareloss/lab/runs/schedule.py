@@ -116,7 +116,7 @@ class Schedule:
                     self._start(self.todo.popleft())
             if engine.busy():
                 engine.poll(_POLL)
-            elif self.waiting and not self.todo:
+            elif self.waiting:
                 self._wait()
 
     @whole()
@@ -226,7 +226,7 @@ def _named(text: str) -> str:
     if not frames:
         return lines[-1]
     first = next((i for i in range(frames[-1], len(lines)) if lines[i][:1].strip()), len(lines) - 1)
-    return shorten(" ".join(lines[first:]), max(300, len(lines[first])), placeholder=" ...")
+    return shorten(" ".join(lines[first:]), max(300, len(lines[first]) + len(" ...")), placeholder=" ...")
 
 
 def _batches(jobs: Sequence[Job], parallel: int) -> list[list[Job]]:

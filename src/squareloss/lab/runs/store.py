@@ -82,6 +82,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:")
+_FILE = re.compile(r"seed\d+\.json")
 
 
 class Store:
@@ -121,13 +122,15 @@ class Store:
 
     def studies(self) -> list[str]:
         """The names of the studies that have results here."""
-        return sorted({path.parts[-3] for path in self.folder.glob("[!.]*/*/seed*.json")})
+        return sorted({path.parts[-3] for path in self.folder.glob("[!.]*/*/seed*.json") if _FILE.fullmatch(path.name)})
 
     def records(self, study: str | None = None) -> list[Record]:
         """Every record, or those of one study, by study, cell and seed. A damaged file is named in a warning and left out."""
         found = []
         for name in self.studies() if study is None else [study]:
             for path in (self.folder / name).glob("*/seed*.json"):
+                if not _FILE.fullmatch(path.name):  # an artefact
+                    continue
                 try:
                     found.append(read(path))
                 except StoreError as error:
@@ -147,7 +150,6 @@ class Store:
                 machine["hardware"], time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), sorted(result.artefacts),
             )  # fmt: skip
             _write_record(path, record)
-            path.with_suffix(".log").unlink(missing_ok=True)
         shutil.rmtree(self.scratch / result.job.key, ignore_errors=True)
         return path
 
@@ -194,7 +196,6 @@ class Store:
         """Raise a StoreError unless files can be written here."""
         with explained(f"write to the results folder {self.folder}"), tempfile.TemporaryFile(dir=self.folder) as file:
             file.write(b"\0" * 4096)
-            file.flush()
 
 
 def read(path: Path, expected_hash: str | None = None) -> Record:
@@ -299,6 +300,7 @@ def _write_record(path: Path, record: Record) -> None:
     del entries["path"]
     text = json.dumps(finite(entries), indent=1, allow_nan=False)
     write_atomically(path, text.encode() + b"\n", sync=record.seconds > 0.1)
+    path.with_suffix(".log").unlink(missing_ok=True)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -18,6 +18,7 @@ from squareloss.lab.names import choose
 SCALES = ("smoke", "laptop", "paper")
 STATUSES = ("done", "diverged")
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,99}")
+_TAKEN = ("json", "json.corrupt", "log")  # what lies beside the artefacts of a job
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -120,6 +121,8 @@ class Result:
         object.__setattr__(self, "metrics", plain(self.metrics, f"metrics of {self.job.name}"))
         for name in self.artefacts:
             check_name(name, "an artefact's file name")
+            if name.lower() in _TAKEN:
+                raise ValueError(f"expected another file name for an artefact of {self.job.name} than {name!r}, which is taken")
 
 
 @dataclass(frozen=True)
