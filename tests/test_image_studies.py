@@ -28,9 +28,9 @@ FIGURES = Path(__file__).parents[1] / "docs" / "figures" / "images.py"
 NAMES = ("table1", "gaussian_noise", "reliability", "adversarial_training", "codings", "beyond_paper")
 
 
-def smoke(name, folder, cells="", **options):
+def smoke(name, folder, cells="", settings=(), **options):
     """Run some cells of a study and give their metrics by cell."""
-    chosen = studies.get(name)
+    chosen = run.with_settings(studies.get(name), settings)
     kept = run.chosen(chosen, "smoke", cells or None)
     outcome = execute(kept, "smoke", [0], Store(folder), **options)
     assert not outcome.failures, outcome.message()
@@ -69,6 +69,21 @@ def test_cells_are_unique_and_networks_and_recipes_can_be_built(name, recipe):
         assert cell.spec["measure"].get("outside", {}).get("name") != data, "images of other classes are of the other data set"
         if cell.spec["loss"]["name"] == "simplex" and "r1" not in cell.name:
             assert loss.link.radius == plan.CLASSES[data] and loss.scale == 1
+
+
+def test_the_mode_of_the_adversary_is_a_setting_of_adversarial_training_and_part_of_its_networks():
+    study = studies.get("adversarial_training")
+    assert "attack" in study.options and "attack" not in studies.get("table1").options
+    specs = [
+        run.with_settings(study, [f"attack={mode}"]).cells("paper")[0].spec["recipe"]["adversary"] for mode in ("train", "eval")
+    ]
+    assert specs[1] == {**specs[0], "mode": "eval"}, "results from before it could be set are of the mode train"
+    assert [plan.make_recipe({"epochs": 1, "batch_size": 1, "lr": 1, "adversary": s}).adversary.mode for s in specs] == [
+        "train",
+        "eval",
+    ]
+    with pytest.raises(ValueError, match="Unknown attack 'evil'. Available: train, eval"):
+        run.with_settings(study, ["attack=evil"]).cells("smoke")
 
 
 def test_the_papers_networks_can_be_built():
@@ -282,7 +297,7 @@ def test_a_network_that_diverges_is_recorded_and_shown_as_such(tmp_path, monkeyp
 
 
 def test_adversarial_training_codings_and_what_is_beyond_the_paper(tmp_path):
-    found = smoke("adversarial_training", tmp_path, "*-SL-adv7-clean,*-SL-adv3-autoattack")
+    found = smoke("adversarial_training", tmp_path, "*-SL-adv7-clean,*-SL-adv3-autoattack", ["attack=eval"])
     assert len(found) == 2 and "autoattack_eta_8" in found["resnet18-cifar10-SL-adv3-autoattack"]
     smoke("codings", tmp_path, "resnet18-cifar10-OH1-clean")
     found = smoke("beyond_paper", tmp_path, "*-SL-beyond,*-SL-from-CE")
@@ -292,3 +307,4 @@ def test_adversarial_training_codings_and_what_is_beyond_the_paper(tmp_path):
     assert 0 <= carried["transfer_8"] <= 1 and carried["points"] <= 8
     page = write(tmp_path, "md").read_text()
     assert "one-hot (1, 1)" in page and "NC1" in page and "stand examples of CE, 8/255" in page and "PGD-7" in page
+    assert "4 epochs, PGD in eval mode, (0.01, 16)" in page

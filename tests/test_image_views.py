@@ -291,6 +291,18 @@ def test_adversarial_training_has_its_own_tables_and_the_papers_order_is_tried_a
     assert not any("AutoAttack" in row[1].text for row in image_claims.claims([ce, sl]).rows)
 
 
+def test_networks_attacked_in_other_modes_are_no_pair():
+    found = []
+    for mode in ({}, {"mode": "eval"}):
+        recipe = {"epochs": 200, "lr": 0.01, "batch_size": 32, "adversary": {"steps": 3, **mode}}
+        for loss in ("CE", "SL"):
+            one = net(f"resnet18-cifar10-{loss}-adv3", accuracy=[0.8, 0.8])
+            one.recipe = image_rows.trained(recipe)
+            found.append(one)
+    assert [one.epochs for one in found[1:3]] == ["200 epochs", "200 epochs, PGD in eval mode"]
+    assert image_rows.pairs(found) == [(found[0], found[1]), (found[2], found[3])]
+
+
 def test_under_the_fast_recipe_every_network_of_table_1_is_in_its_table():
     """There, names have no batch size: SL of WRN-16-10 on CIFAR-100 goes by the name of a network of the codings."""
     fast, coding = (net("wrn16_10-cifar100-SL", full=False, **{"accuracy": [0.7, 0.7], "noise_0.1": [0.6, 0.6]}) for _ in "ab")

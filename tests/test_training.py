@@ -12,11 +12,11 @@ from torch import nn
 from squareloss import CrossEntropy, OneHot, Simplex, SquareLoss
 from squareloss.attacks.losses import angle, ce
 from squareloss.lab.training import captured, loop
-from squareloss.lab.training.adversarial import frozen_statistics, perturb, start_keys, uniform
+from squareloss.lab.training.adversarial import attacked, perturb, start_keys, uniform
 from squareloss.lab.training.batches import PAD, Batches
 from squareloss.lab.training.flat import FlatWeights
 from squareloss.lab.training.loop import Diverged, Run
-from squareloss.lab.training.recipes import RECIPES, Adversary, Recipe
+from squareloss.lab.training.recipes import MODES, RECIPES, Adversary, Recipe
 from squareloss.models import MLP, ResNet
 
 SMALL = Recipe(epochs=2, batch_size=16, lr=0.05, precision="float32")
@@ -192,18 +192,22 @@ def test_training_leaves_the_global_generator_alone():
 # ---- adversarial training
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("loss", [CrossEntropy(), SquareLoss(Simplex(radius=3.0), scale=1.0)])
-def test_the_attack_stays_in_ball_and_box_and_hurts(loss):
+def test_the_attack_stays_in_ball_and_box_and_hurts(loss, mode):
     one = run(loss=loss, recipe=dataclasses.replace(SMALL, epochs=4))
     loop.train(one)
     net, (x, y), adversary = one.network.train(), images(), Adversary(steps=10, eps=0.15, step_size=0.04)
     x = x.float() / 255
     buffers = [b.clone() for b in net.buffers()]
-    with frozen_statistics(net):
+    with attacked(net, mode):
+        assert all(module.training == (mode == "train") for module in net.modules())
         moved = perturb(net, loss.link, adversary, x, y, start_keys(0, 0, torch.arange(100)))
+    assert all(module.training for module in net.modules())
     assert (moved - x).abs().max() <= 0.15 + 1e-6
     assert 0 <= moved.min() and moved.max() <= 1
     assert all(torch.equal(a, b) for a, b in zip(net.buffers(), buffers, strict=True))
+    net.train(mode == "train")
     assert (net(moved).argmax(1) == y).double().mean() < (net(x).argmax(1) == y).double().mean() - 0.1
 
 
@@ -290,7 +294,7 @@ def captured_step(precision, adversary, overlapped):
     return captured.Step(one, batches, compiled=False, overlapped=overlapped), batches.epoch(0).step(0)
 
 
-@pytest.mark.parametrize("adversary", [None, Adversary(steps=2, eps=0.1, step_size=0.05)])
+@pytest.mark.parametrize("adversary", [None, *(Adversary(steps=2, eps=0.1, step_size=0.05, mode=mode) for mode in MODES)])
 @pytest.mark.parametrize(("precision", "overlapped"), [("float32", False), ("float32", True), ("bfloat16", False)])
 def test_the_captured_step_has_the_gradients_of_the_loop(precision, adversary, overlapped):
     step, rows = captured_step(precision, adversary, overlapped)

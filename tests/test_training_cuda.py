@@ -9,7 +9,7 @@ import torch
 from squareloss import CrossEntropy, SquareLoss
 from squareloss.lab.training import captured, loop, stacked
 from squareloss.lab.training.flat import FlatWeights
-from squareloss.lab.training.recipes import Adversary
+from squareloss.lab.training.recipes import MODES, Adversary
 from squareloss.lab.training.stacked import Stack, square
 from squareloss.models import WideResNet
 from test_training import SMALL, Stop, images, run, same_weights, stop, tiny
@@ -44,7 +44,7 @@ def assert_same(a, b, atol=1e-5):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("adversary", [None, Adversary(steps=2, eps=0.1, step_size=0.05)])
+@pytest.mark.parametrize("adversary", [None, *(Adversary(steps=2, eps=0.1, step_size=0.05, mode=mode) for mode in MODES)])
 def test_captured_equals_the_loop(deterministic, compiled, adversary):
     # training on attacks is chaotic: on a CPU too, weights moved by 1e-8 end 0.09 apart after six steps. So one step of it
     recipe = dataclasses.replace(RECIPE, adversary=adversary, lr=0.01, epochs=4 if adversary is None else 1)

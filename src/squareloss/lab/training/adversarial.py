@@ -27,7 +27,7 @@ def perturb(
     """Inputs (N, ...) in [0, 1], moved by PGD to where the network errs.
 
     Arguments:
-        forward: outputs of inputs; called in training mode, so batch statistics are the batch's own (see `frozen_statistics`).
+        forward: outputs of inputs, of the network as it is within `attacked`.
         link: of the loss: a coding is attacked by its angle, softmax by cross-entropy.
         x, y: the batch.
         keys: one integer per sample, for the random start; the same key gives the same start on every device.
@@ -62,15 +62,17 @@ def _move(adversarial: Tensor, gradient: Tensor, x: Tensor, size: float, eps: fl
 
 
 @contextmanager
-def frozen_statistics(network: nn.Module) -> Iterator[None]:
-    """Within it, batch norm normalises by the batch in training mode but leaves its running statistics as they are."""
+def attacked(network: nn.Module, mode: str) -> Iterator[None]:
+    """Within it, a network is in the mode of its adversary, and batch norm leaves its running statistics as they are."""
     norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     momenta = [m.momentum for m in norms]
     for m in norms:
         m.momentum = 0.0
+    network.train(mode == "train")
     try:
         yield
     finally:
+        network.train()
         for m, momentum in zip(norms, momenta, strict=True):
             m.momentum = momentum
 

@@ -105,8 +105,11 @@ class Step:
         self.arguments = fixed | {f"1.{name}": leaf for name, leaf in self.weights.leaves.items()}
         self.frozen = {name: w.detach() for name, w in self.arguments.items()}
         self.buffers = dict(module.named_buffers())
-        self.scratch = {name: b.clone() for name, b in self.buffers.items()}  # where an attack's statistics go
-        self.call = _call(module, run.recipe.precision == "bfloat16", compiled, overlapped)
+        how = (run.recipe.precision == "bfloat16", compiled, overlapped)
+        self.call = self.attacked = _call(module, *how)
+        self.known = {name: b.clone() for name, b in self.buffers.items()}  # where an attack's statistics go
+        if run.recipe.adversary is not None and run.recipe.adversary.mode == "eval":
+            self.attacked, self.known = _call(module, *how, training=False), self.buffers  # it has none of its own
         self.compile = _compiled if compiled else lambda function: function
         self.cut, self.sgd, self.note = self.compile(cut), self.compile(sgd), self.compile(note)
 
@@ -116,7 +119,7 @@ class Step:
         x, y = self.batches.take(rows, self.cut)
         if run.recipe.adversary is not None:
             keys = start_keys(run.seed, epoch, rows.sample)
-            forward = lambda x: self.call(self.frozen, self.scratch, x)
+            forward = lambda x: self.attacked(self.frozen, self.known, x)
             x = perturb(forward, run.loss.link, run.recipe.adversary, x, y, keys, compiled=self.compile)
         outputs = self.call(self.arguments, self.buffers, x)
         value = run.loss(outputs, y)
@@ -253,13 +256,15 @@ class _Captured:
 _CALLS: dict[str, Callable[..., Tensor]] = {}
 
 
-def _call(module: nn.Sequential, autocast: bool, compiled: bool, overlapped: bool) -> Callable[..., Tensor]:
+def _call(
+    module: nn.Sequential, autocast: bool, compiled: bool, overlapped: bool, training: bool = True
+) -> Callable[..., Tensor]:
     """module(x) as a function of its weights and buffers; compiled once for all networks of the same architecture."""
     spec = getattr(module[1], "spec", id(module[1]))
-    key = json.dumps([spec, type(module[0]).__name__, autocast, compiled, overlapped])
+    key = json.dumps([spec, type(module[0]).__name__, autocast, compiled, overlapped, training])
     if key in _CALLS:
         return _CALLS[key]
-    template = copy.deepcopy(module).train()
+    template = copy.deepcopy(module).train(training)
     # the compiler must not reuse memory that the second stream still reads; the allocator knows of it, the compiler does not
     options: dict[str, Any] = {"allow_buffer_reuse": False, "inplace_buffers": False} if overlapped else {}
     if overlapped:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss.lab.training import checkpoint
-from squareloss.lab.training.adversarial import frozen_statistics, perturb, start_keys
+from squareloss.lab.training.adversarial import attacked, perturb, start_keys
 from squareloss.lab.training.batches import Batches, Rows
 from squareloss.lab.training.recipes import Recipe
 from squareloss.losses import Loss
@@ -164,7 +164,7 @@ def _objective(
     recipe, (x, y) = run.recipe, batches.take(rows)
     if recipe.adversary is not None:
         keys = start_keys(run.seed, state.epoch, rows.sample)
-        with frozen_statistics(run.network):
+        with attacked(run.network, recipe.adversary.mode):
             x = perturb(forward, run.loss.link, recipe.adversary, x, y, keys)
     if not recipe.mixup:
         outputs = forward(x)

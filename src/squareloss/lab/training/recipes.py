@@ -10,6 +10,7 @@ from squareloss.lab.names import choose
 OPTIMISERS = ("sgd", "rmsprop")
 SCHEDULES = ("step", "cosine", "linear", "constant")
 PRECISIONS = ("bfloat16", "float32")
+MODES = ("train", "eval")
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,17 @@ class Adversary:
         steps: gradient steps on each batch.
         eps: radius of the ball.
         step_size: length of a step; the paper's is taken to be 4/255 for 3 steps and 2/255 for 7.
+        mode: of the network while it is attacked. In "train" batch norm normalises by the batch, as in the step that follows;
+            in "eval" by its running statistics, as the network will be attacked and used later, which takes less time.
     """
 
     steps: int
     eps: float = 8 / 255
     step_size: float = 2 / 255
+    mode: str = "train"
+
+    def __post_init__(self) -> None:
+        choose("mode", self.mode, MODES)
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ class Net:
 
     @property
     def epochs(self) -> str:
-        """How long it was trained, in words."""
-        return self.recipe.split(",")[0]
+        """How long it was trained, and how attacked meanwhile, in words."""
+        return self.recipe.split(", (")[0]
 
     @property
     def trained(self) -> str:
@@ -137,7 +137,9 @@ def is_whole(record: Record) -> bool:
 
 def trained(recipe: Mapping[str, Any]) -> str:
     """How a network was trained, in words."""
-    return f"{recipe['epochs']} epochs, ({recipe['lr']:g}, {recipe['batch_size']})"
+    mode = (recipe["adversary"] or {}).get("mode", "train")
+    attack = "" if mode == "train" else f", PGD in {mode} mode"
+    return f"{recipe['epochs']} epochs{attack}, ({recipe['lr']:g}, {recipe['batch_size']})"
 
 
 def substitute(record: Record) -> str:

@@ -11,7 +11,7 @@ from squareloss.lab.names import choose
 from squareloss.lab.report.views.paper_images import LEVELS, STDS
 from squareloss.lab.runs import Cell
 from squareloss.lab.studies.images.costs import measuring, training
-from squareloss.lab.training.recipes import FAST, PAPER, PAPER_128, Adversary, Recipe
+from squareloss.lab.training.recipes import FAST, MODES, PAPER, PAPER_128, Adversary, Recipe
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 
 Spec = dict[str, Any]
@@ -128,9 +128,9 @@ SCALES = {
 }  # fmt: skip
 
 
-def cells_of(line: Line, scale: str, recipe: str) -> list[Cell]:
+def cells_of(line: Line, scale: str, recipe: str, attack: str = "train") -> list[Cell]:
     """The cells of a line: one per kind of measurement, and per source of transferred examples."""
-    size, network = SCALES[scale], network_spec(line, scale, recipe)
+    size, network = SCALES[scale], network_spec(line, scale, recipe, attack)
     paper = scale == "paper"
     steps = f"-adv{line.adversary}" if line.adversary else ""
     alike = f"{line.network}-{line.data}-{network['recipe']['epochs']}{steps}"  # what may train side by side
@@ -144,21 +144,23 @@ def cells_of(line: Line, scale: str, recipe: str) -> list[Cell]:
     return found
 
 
-def network_spec(line: Line, scale: str, recipe: str) -> Spec:
-    """Everything that determines a trained network but its seed."""
+def network_spec(line: Line, scale: str, recipe: str, attack: str = "train") -> Spec:
+    """Everything that determines a trained network but its seed; `attack` is the mode of its adversary, if it has one."""
     size = SCALES[scale]
     data = size.data[line.data]
     classes = data.get("classes", CLASSES[line.data])
     chosen = RECIPES[choose("recipe", recipe, RECIPES)][line.batch]
     if size.shrink > 1:
         chosen = _shrunk(chosen, size.shrink)
-    chosen = replace(chosen, adversary=ADVERSARIES[line.adversary] if line.adversary else None)
+    adversary = asdict(replace(ADVERSARIES[line.adversary], mode=choose("attack", attack, MODES))) if line.adversary else None
+    if adversary and attack == "train":
+        del adversary["mode"]  # as in results from before it could be chosen
     return {
         "task": "images",
         "network": _architecture(line.network, classes, size.width),
         "data": data,
         "loss": LOSSES[line.loss](classes),
-        "recipe": asdict(chosen),
+        "recipe": asdict(chosen) | {"adversary": adversary},
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from squareloss.attacks import Prepared
 from squareloss.codings import Coding
@@ -46,6 +46,7 @@ class ImageStudy:
         readings: show probabilities after a temperature as rows of their own.
         recipe: "paper", "short" (the paper's schedule four times shorter) or "fast" (ours).
         together: how many networks share a GPU.
+        attack: the mode of networks while their training images are attacked.
     """
 
     name: str
@@ -57,18 +58,24 @@ class ImageStudy:
     readings: bool = False
     recipe: str = "paper"
     together: int = 4
+    attack: str = "train"
 
-    options: ClassVar[Mapping[str, str]] = {
-        "recipe": "paper, short (its schedule four times shorter) or fast (ours: 48 epochs at batch 256)",
-        "together": "networks that train side by side on a GPU",
-    }
+    @property
+    def options(self) -> Mapping[str, str]:
+        """What can be set: fields, each with a help text."""
+        attack = "train or eval: how a network is while its training images are attacked; eval takes less time"
+        return {
+            "recipe": "paper, short (its schedule four times shorter) or fast (ours: 48 epochs at batch 256)",
+            "together": "networks that train side by side on a GPU",
+            **({"attack": attack} if any(line.adversary for line in self.lines) else {}),
+        }
 
     def cells(self, scale: str) -> list[Cell]:
         """Those of every line at that scale; lines that a recipe makes the same are there once."""
         kept = SCALES[scale].networks
         lines = [line for line in self.lines if not kept or line.network in kept]
         by_name = {line.name(self.recipe): line for line in reversed(lines)}
-        return [cell for line in reversed(by_name.values()) for cell in cells_of(line, scale, self.recipe)]
+        return [cell for line in reversed(by_name.values()) for cell in cells_of(line, scale, self.recipe, self.attack)]
 
     def rows(self, scale: str) -> list[str]:
         """The rows of the report."""
