@@ -291,6 +291,24 @@ def test_adversarial_training_has_its_own_tables_and_the_papers_order_is_tried_a
     assert not any("AutoAttack" in row[1].text for row in image_claims.claims([ce, sl]).rows)
 
 
+def test_the_papers_order_is_tried_on_shorter_trainings_until_a_full_pair_has_the_measure():
+    def pair(**how):
+        return [net(f"resnet18-cifar10-{loss}-adv7", **how, accuracy=[0.8, 0.82]) for loss in ("CE", "SL")]
+
+    short, full = pair(full=False, autoattack_8=[0.4, 0.41]), pair()
+    for one in short:
+        one.recipe = "48 epochs, (0.01, 32)"
+    tried = lambda: [row[0].text for row in image_claims.claims(full + short).rows if row[1].text.startswith("AutoAttack")]
+    assert tried() == ["ResNet-18, CIFAR-10, PGD-7 (48 epochs, (0.01, 32))"]
+    assert [row[0].text for row in image_claims.claims(full + short).rows if "clean" in row[1].text] == [
+        "ResNet-18, CIFAR-10, PGD-7"
+    ]
+    for one in full:
+        for metrics in one.metrics.values():
+            metrics["autoattack_8"] = 0.4
+    assert tried() == ["ResNet-18, CIFAR-10, PGD-7"]
+
+
 def test_networks_attacked_in_other_modes_are_no_pair():
     found = []
     for mode in ({}, {"mode": "eval"}):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from squareloss.lab.report.statistics import Difference, mean_std, paired
 from squareloss.lab.report.tables import Entry, Table
-from squareloss.lab.report.views.image_rows import Net, label, pairs, papers
-from squareloss.lab.report.views.paper_images import LEVELS, STDS, TABLE_1
+from squareloss.lab.report.views.image_rows import Net, label, pairs
+from squareloss.lab.report.views.paper_images import LEVELS, STDS, TABLE_1, values
 
 NEAR = 0.005  # of the paper's mean accuracy
 FAR = 0.8  # of what another attack leaves: a fifth fewer, at the least
@@ -157,14 +157,15 @@ def _calibration(ce: Net, sl: Net) -> list[Line]:
 
 
 def _orders(ce: Net, sl: Net, found: Sequence[Net]) -> list[Line]:
-    """The order of the two in every column, by the paper's means."""
+    """The order of the two in every column, by the paper's means; of shorter trainings where no full pair has the measure."""
     lines = []
+    full = [(a, b) for a, b in pairs(found) if not sl.full and b.full and (a.line, b.line) == (ce.line, sl.line)]
     for key, text in _COLUMNS.items():
-        theirs = [papers(net, found).get(key) for net in (ce, sl)]
+        theirs = [None if net.stands_in else values().get(net.line, {}).get(key) for net in (ce, sl)]
         if any(value is None or value.mean is None for value in theirs) or theirs[0] == theirs[1]:
             continue
         d = paired(sl.by_seed(key), ce.by_seed(key))
-        if d is None:
+        if d is None or any(_shared(a, b, key) for a, b in full):
             continue
         up = (theirs[1].mean or 0) > (theirs[0].mean or 0)  # type: ignore[union-attr]
         lines.append((_both(ce, sl), f"{text}: SL {'above' if up else 'below'} CE", _difference(d, key), _told(d, up)))

@@ -13,6 +13,7 @@ from squareloss.lab.report.views.paper_images import LEVELS
 
 _EPOCH = 1.22  # of 50,000 images at batch 32
 _LARGE = 0.55  # of that at batch 128 and more
+_ATTACK = {"train": 0.75, "eval": 0.6}  # of a training step: one of PGD in it, in a mode
 # of 10,000 images, at three radii where there are any: of softmax, of codings
 _MEASURES = {
     "clean": (2.0, 2.0),
@@ -28,7 +29,8 @@ _MEASURES = {
 def training(spec: Mapping[str, Any]) -> float:
     """Seconds to train the network of a cell's spec."""
     recipe = spec["recipe"]
-    passes = 1 + (recipe["adversary"]["steps"] if recipe["adversary"] else 0)
+    adversary = recipe["adversary"] or {"steps": 0}
+    passes = 1 + _ATTACK[adversary.get("mode", "train")] * adversary["steps"]
     batches = _LARGE if recipe["batch_size"] >= 128 else 1.0
     share = spec["data"].get("train", 50_000) / 50_000
     return float(_EPOCH * recipe["epochs"] * share * passes * batches * _relative(spec)[0])
