@@ -44,10 +44,7 @@ def plain_step_seconds(network: str, batch: int, pgd: int, mode: str, steps: int
         rows = torch.randint(0, IMAGES, (batch,), device=device)
         images = (x[rows].float() / 255).to(memory_format=torch.channels_last)
         images = images.flip(-1) if torch.rand(()) < 0.5 else images
-        net.train(mode == "train")
-        images = attacked(images, y[rows]) if pgd else images
-        net.train()
-        loss = loss_of(images, y[rows])
+        loss = loss_of(attacked(images, y[rows]) if pgd else images, y[rows])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -57,12 +54,16 @@ def plain_step_seconds(network: str, batch: int, pgd: int, mode: str, steps: int
             return criterion(net((images - mean) / std), labels)
 
     def attacked(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if mode == "eval":
+            net.eval()
         moved = (images + torch.empty_like(images).uniform_(-EPS, EPS)).clamp(0, 1)
         for _ in range(pgd):
             moved.requires_grad_()
             (gradient,) = torch.autograd.grad(loss_of(moved, labels), moved)
             moved = moved.detach() + SIZE * gradient.sign()
             moved = torch.minimum(torch.maximum(moved, images - EPS), images + EPS).clamp(0, 1)
+        if mode == "eval":
+            net.train()
         return moved
 
     for _ in range(20):

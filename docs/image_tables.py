@@ -53,9 +53,9 @@ def runs() -> str:
 
 
 def who(net: Net) -> tuple[str, str, str]:
-    """Data, network and loss; with the number of epochs if it is not the paper's."""
+    """Data, network and loss; with the number of epochs, and how it was attacked in them, if it is not the paper's."""
     data, network, loss = label(net.line)
-    return data, network + ("" if net.full else f", {net.epochs}"), loss
+    return data, network + ("" if net.usual else f", {net.epochs}"), loss
 
 
 def suites() -> str:

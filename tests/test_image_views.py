@@ -309,6 +309,15 @@ def test_the_papers_order_is_tried_on_shorter_trainings_until_a_full_pair_has_th
     assert tried() == ["ResNet-18, CIFAR-10, PGD-7"]
 
 
+def test_cross_entropy_at_another_learning_rate_is_another_pair():
+    full = [net(f"wrn16_10-cifar100-{end}", accuracy=[0.7, 0.8]) for end in ("CE", "SL-b128")]
+    short = [net(f"wrn16_10-cifar100-{end}", full=False, accuracy=[0.7, 0.8]) for end in ("CE", "CE-b128", "SL-b128")]
+    for one in short:
+        one.recipe = "48 epochs, (0.1, 128)"
+    tried = [row[0].text for row in image_claims.claims(full + short).rows if row[1].text.startswith("clean accuracy")]
+    assert tried == ["WRN-16-10, CIFAR-100", "WRN-16-10, CIFAR-100 (48 epochs, (0.1, 128))"]
+
+
 def test_networks_attacked_in_other_modes_are_no_pair():
     found = []
     for mode in ({}, {"mode": "eval"}):
@@ -319,6 +328,11 @@ def test_networks_attacked_in_other_modes_are_no_pair():
             found.append(one)
     assert [one.epochs for one in found[1:3]] == ["200 epochs", "200 epochs, PGD in eval mode"]
     assert image_rows.pairs(found) == [(found[0], found[1]), (found[2], found[3])]
+    named = {row[0].text for row in image_claims.claims(found).rows if "to within" in row[1].text}
+    assert named == {
+        f"ResNet-18, CIFAR-10, {loss} PGD-3{end}"
+        for loss in ("CE", "SL") for end in ("", " (200 epochs, PGD in eval mode, (0.01, 32))")
+    }  # fmt: skip
 
 
 def test_under_the_fast_recipe_every_network_of_table_1_is_in_its_table():

@@ -11,7 +11,7 @@ from torch import nn
 
 from squareloss import CrossEntropy, OneHot, Simplex, SquareLoss
 from squareloss.attacks.losses import angle, ce
-from squareloss.lab.training import captured, loop
+from squareloss.lab.training import captured, loop, overlap
 from squareloss.lab.training.adversarial import attacked, perturb, start_keys, uniform
 from squareloss.lab.training.batches import PAD, Batches
 from squareloss.lab.training.flat import FlatWeights
@@ -170,6 +170,11 @@ def test_recipes_are_checked_and_the_papers_is_the_papers():
         with pytest.raises(ValueError, match=f"expected {name} > 0, got 0"):
             dataclasses.replace(paper, **{name: 0})
     assert Adversary(steps=7) == Adversary(7, eps=8 / 255, step_size=2 / 255)
+    with pytest.raises(ValueError, match="Unknown mode 'Eval'. Available: train, eval"):
+        Adversary(3, mode="Eval")
+    for wrong in ({"steps": -2}, {"steps": 3, "eps": 8}, {"steps": 3, "eps": 0}, {"steps": 3, "step_size": -1}):
+        with pytest.raises(ValueError, match="a radius of 8 levels is 8/255"):
+            Adversary(**wrong)
 
 
 def test_a_loss_that_is_not_finite_stops_with_step_and_advice():
@@ -209,6 +214,18 @@ def test_the_attack_stays_in_ball_and_box_and_hurts(loss, mode):
     assert all(torch.equal(a, b) for a, b in zip(net.buffers(), buffers, strict=True))
     net.train(mode == "train")
     assert (net(moved).argmax(1) == y).double().mean() < (net(x).argmax(1) == y).double().mean() - 0.1
+
+
+def test_an_attack_leaves_the_networks_mode_and_batch_norms_counter():
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.BatchNorm2d(2, track_running_stats=False))
+    for training in (True, False):
+        for mode in MODES:
+            net.train(training)
+            before = {name: b.clone() for name, b in net.named_buffers()}
+            with attacked(net, mode):
+                net(torch.randn(4, 1, 5, 5))
+            assert net.training == training and [m.track_running_stats for m in net[1:]] == [True, False]
+            assert all(torch.equal(b, before[name]) for name, b in net.named_buffers())
 
 
 def test_an_attack_begins_uniformly_in_the_ball_and_steps_up_its_loss():
@@ -272,7 +289,7 @@ def test_uniform_numbers_from_keys():
 # ---- the step of the captured engine, uncaptured
 
 
-def gradients_of_the_loop(one, precision, rows):
+def gradients_of_the_loop(one, precision, rows, epoch=0):
     """Loss, gradients by name and buffers after one step of the visible loop, with a copy of the network."""
     network = copy.deepcopy(one.network)
     other = dataclasses.replace(one, network=network)
@@ -281,7 +298,7 @@ def gradients_of_the_loop(one, precision, rows):
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
             return network(x)
 
-    _, _, value = loop._objective(forward, other, other.batches(torch.device("cpu")), rows, loop.State())
+    _, _, value = loop._objective(forward, other, other.batches(torch.device("cpu")), rows, loop.State(epoch))
     value.backward()
     return value.item(), {name: p.grad for name, p in network.named_parameters()}, list(network.buffers())
 
@@ -307,6 +324,70 @@ def test_the_captured_step_has_the_gradients_of_the_loop(precision, adversary, o
         torch.testing.assert_close(gradient.float(), theirs[name])
     for a, b in zip(step.run.network.buffers(), buffers, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_later_captured_step_attacks_the_network_as_it_is_by_then(mode):
+    """With the weights and the statistics that it has now, from the random starts of this epoch."""
+    step, rows = captured_step("float32", Adversary(steps=2, eps=0.1, step_size=0.05, mode=mode), True)
+    with torch.no_grad():
+        for tensor in [*step.run.network.parameters(), *step.run.network.buffers()]:
+            tensor.mul_(1.3)
+    step.weights.refresh()
+    value, theirs, _ = gradients_of_the_loop(step.run, "float32", rows, epoch=3)
+    mine, _, gradients = step.gradients(rows, torch.tensor(3))
+    assert mine == pytest.approx(value, rel=1e-6)
+    for name, gradient in zip(step.weights.leaves, gradients, strict=True):
+        torch.testing.assert_close(gradient.float(), theirs[name])
+
+
+def test_networks_of_strangers_share_no_compiled_call():
+    """Nobody knows what they hold: two of one class may compute different things."""
+
+    class Times(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x):
+            return self.factor * x
+
+    x, losses = torch.rand(4, 3, 8, 8), []
+    for preprocess in (Times(1.0), Times(50.0)):
+        module = nn.Sequential(preprocess, tiny())
+        call = captured._call(module, False, False, False, training=True)
+        losses.append(call(dict(module.named_parameters()), dict(module.named_buffers()), x))
+        expected = module.train()(x)
+        torch.testing.assert_close(losses[-1], expected)
+    assert not torch.equal(*losses)
+    known = [nn.Sequential(nn.Identity(), tiny()) for _ in range(2)]
+    calls = [captured._call(module, False, False, False, training=training) for module in known for training in (True, False)]
+    assert calls[0] is calls[2] and calls[1] is calls[3] and calls[0] is not calls[1]
+
+
+def test_only_convolutions_padded_with_zeros_are_overlapped():
+    options = [
+        {},
+        {"stride": 2},
+        {"padding_mode": "circular"},
+        {"bias": True},
+        {"groups": 2},
+        {"stride": (1, 2)},
+        {"padding": "same"},
+    ]
+    net = nn.ModuleList(nn.Conv2d(4, 4, 3, **{"padding": 1, "bias": False, **option}) for option in options)
+    x = torch.randn(2, 4, 6, 6)
+    expected = [convolution(x) for convolution in net]
+    overlap.overlap(net)
+    assert [type(convolution) is overlap.OverlappedConv2d for convolution in net] == [True, True] + 5 * [False]
+    for convolution, out in zip(net, expected, strict=True):
+        torch.testing.assert_close(convolution(x), out)
+
+
+def test_checkpoints_know_a_recipe_from_before_attacks_had_a_mode():
+    made = [run(recipe=dataclasses.replace(SMALL, adversary=Adversary(3, mode=mode))) for mode in MODES]
+    assert "mode" not in made[0].recipe.plain()["adversary"] and made[1].recipe.plain()["adversary"]["mode"] == "eval"
+    assert made[0].fingerprint != made[1].fingerprint
 
 
 def test_captured_steps_in_bfloat16_round_no_more_than_the_loop():

@@ -64,17 +64,17 @@ def _move(adversarial: Tensor, gradient: Tensor, x: Tensor, size: float, eps: fl
 @contextmanager
 def attacked(network: nn.Module, mode: str) -> Iterator[None]:
     """Within it, a network is in the mode of its adversary, and batch norm leaves its running statistics as they are."""
-    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    momenta = [m.momentum for m in norms]
-    for m in norms:
-        m.momentum = 0.0
+    norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    training = network.training
     network.train(mode == "train")
+    for m in norms:
+        m.track_running_stats = False  # in eval mode the statistics that it has are still taken
     try:
         yield
     finally:
-        network.train()
-        for m, momentum in zip(norms, momenta, strict=True):
-            m.momentum = momentum
+        network.train(training)
+        for m in norms:
+            m.track_running_stats = True
 
 
 def start_keys(seed: int, epoch: int | Tensor, index: Tensor) -> Tensor:

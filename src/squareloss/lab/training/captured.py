@@ -3,14 +3,13 @@
 A small batch leaves a large chip idle and a Python loop leaves it waiting. Here the step (batch, augmentation, attack, forward,
 backward, update, curve) is compiled, captured once, and replayed; the batch it takes is chosen by a counter on the device, so
 that nothing crosses from the host between the steps of an epoch. Several runs have a stream each and fill the chip together.
-Numbers are those of `loop.train`: the same batches, the same operations.
+Numbers are those of `loop.train`: the same batches, the same operations; only layers that draw, such as dropout, draw others.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from squareloss.classifier import Standardize
 from squareloss.lab.training import loop, overlap
 from squareloss.lab.training.adversarial import perturb, start_keys
 from squareloss.lab.training.batches import Batches, Rows, cut
 from squareloss.lab.training.flat import FlatWeights, sgd
 from squareloss.lab.training.loop import Diverged, Epoch, Run
+from squareloss.models import MLP, OneHidden, ResNet, WideResNet
 
 WARM_UP = 3  # steps before capture, so that compilation and the choice of algorithms lie behind it
 
@@ -39,7 +40,7 @@ def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled:
     if device.type != "cuda" or any(run.recipe.mixup or run.recipe.optimiser != "sgd" for run in runs):
         return [_one_by_one(run, device) for run in runs]
     _check_alike(runs)
-    with loop.interruptible() as interrupted, _fast_convolutions():
+    with loop.seeded(runs[0].seed, device), loop.interruptible() as interrupted, _fast_convolutions():
         data = runs[0].batches(device)
         overlapped = len(runs) <= 2  # more fill the chip without it
         captured = [
@@ -106,10 +107,12 @@ class Step:
         self.frozen = {name: w.detach() for name, w in self.arguments.items()}
         self.buffers = dict(module.named_buffers())
         how = (run.recipe.precision == "bfloat16", compiled, overlapped)
-        self.call = self.attacked = _call(module, *how)
-        self.known = {name: b.clone() for name, b in self.buffers.items()}  # where an attack's statistics go
-        if run.recipe.adversary is not None and run.recipe.adversary.mode == "eval":
-            self.attacked, self.known = _call(module, *how, training=False), self.buffers  # it has none of its own
+        self.call = _call(module, *how, training=True)
+        if run.recipe.adversary is not None:
+            training = run.recipe.adversary.mode == "train"
+            self.attacked = _call(module, *how, training)
+            # in training mode batch norm writes its statistics, which must not be the network's; in eval mode it reads those
+            self.statistics = {name: b.clone() for name, b in self.buffers.items()} if training else self.buffers
         self.compile = _compiled if compiled else lambda function: function
         self.cut, self.sgd, self.note = self.compile(cut), self.compile(sgd), self.compile(note)
 
@@ -119,7 +122,7 @@ class Step:
         x, y = self.batches.take(rows, self.cut)
         if run.recipe.adversary is not None:
             keys = start_keys(run.seed, epoch, rows.sample)
-            forward = lambda x: self.attacked(self.frozen, self.known, x)
+            forward = lambda x: self.attacked(self.frozen, self.statistics, x)
             x = perturb(forward, run.loss.link, run.recipe.adversary, x, y, keys, compiled=self.compile)
         outputs = self.call(self.arguments, self.buffers, x)
         value = run.loss(outputs, y)
@@ -253,16 +256,17 @@ class _Captured:
         return self.diverged or self.state.curve
 
 
-_CALLS: dict[str, Callable[..., Tensor]] = {}
+_CALLS: dict[tuple[str | bool, ...], Callable[..., Tensor]] = {}
 
 
-def _call(
-    module: nn.Sequential, autocast: bool, compiled: bool, overlapped: bool, training: bool = True
-) -> Callable[..., Tensor]:
-    """module(x) as a function of its weights and buffers; compiled once for all networks of the same architecture."""
-    spec = getattr(module[1], "spec", id(module[1]))
-    key = json.dumps([spec, type(module[0]).__name__, autocast, compiled, overlapped, training])
-    if key in _CALLS:
+def _call(module: nn.Sequential, autocast: bool, compiled: bool, overlapped: bool, training: bool) -> Callable[..., Tensor]:
+    """module(x) as a function of its weights and buffers; compiled once for all networks of the same architecture.
+
+    That is known of networks of ours, whose text tells all that they hold; others are compiled each time.
+    """
+    ours = type(module[0]) in (Standardize, nn.Identity) and type(module[1]) in (MLP, OneHidden, ResNet, WideResNet)
+    key = (str(module), autocast, compiled, overlapped, training)
+    if ours and key in _CALLS:
         return _CALLS[key]
     template = copy.deepcopy(module).train(training)
     # the compiler must not reuse memory that the second stream still reads; the allocator knows of it, the compiler does not
@@ -274,8 +278,10 @@ def _call(
         with torch.autocast(x.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False):
             return torch.func.functional_call(template, (weights, buffers), (x,))  # type: ignore[no-any-return]
 
-    _CALLS[key] = torch.compile(call, dynamic=False, options=options) if compiled else call
-    return _CALLS[key]
+    made: Callable[..., Tensor] = torch.compile(call, dynamic=False, options=options) if compiled else call
+    if ours:
+        _CALLS[key] = made
+    return made
 
 
 @functools.cache

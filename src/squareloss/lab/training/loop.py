@@ -89,7 +89,7 @@ class Run:
         """Of everything that must agree for this run to go on from a checkpoint."""
         spec = getattr(self.network, "spec", str(self.network))
         shapes = {name: tuple(tensor.shape) for name, tensor in self.network.state_dict().items()}
-        others = [str(self.loss), self.loss.ignore_index, str(self.preprocess), asdict(self.recipe), self.seed]
+        others = [str(self.loss), self.loss.ignore_index, str(self.preprocess), self.recipe.plain(), self.seed]
         tensors = [self.x, self.y, *self.loss.buffers(), *self.preprocess.state_dict().values()]
         return checkpoint.fingerprint([spec, shapes, *others], tensors)
 

@@ -30,7 +30,8 @@ def overlap(network: nn.Module) -> None:
     for module in network.modules():
         if type(module) is nn.Conv2d and module.bias is None and module.groups == 1 and module.dilation == (1, 1):
             square = len({*module.stride}) == 1 and not isinstance(module.padding, str) and len({*module.padding}) == 1
-            module.__class__ = OverlappedConv2d if square else nn.Conv2d
+            if square and module.padding_mode == "zeros":
+                module.__class__ = OverlappedConv2d
 
 
 def join() -> None:

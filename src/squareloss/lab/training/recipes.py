@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from squareloss.lab.names import choose
 
@@ -32,6 +33,11 @@ class Adversary:
 
     def __post_init__(self) -> None:
         choose("mode", self.mode, MODES)
+        if self.steps < 0 or not (0 < self.eps <= 1 and self.step_size > 0):
+            raise ValueError(
+                f"expected steps >= 0, 0 < eps <= 1 and step_size > 0, got {self.steps}, {self.eps} and {self.step_size}; "
+                "inputs lie in [0, 1], so a radius of 8 levels is 8/255"
+            )
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,13 @@ class Recipe:
         for name in ("epochs", "batch_size", "lr"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"expected {name} > 0, got {getattr(self, name)}")
+
+    def plain(self) -> dict[str, Any]:
+        """Plain values, from which specs and checkpoints know it; an adversary's mode only if it is not "train"."""
+        values = asdict(self)
+        if self.adversary is not None and self.adversary.mode == "train":
+            del values["adversary"]["mode"]  # as from before it could be chosen
+        return values
 
     def lr_at(self, epoch: float) -> float:
         """The learning rate after so many epochs, fractions included."""

@@ -99,14 +99,14 @@ def _shared(ce: Net, sl: Net, key: str) -> set[int]:
 
 def _where(net: Net) -> str:
     data, network, loss = label(net.line)
-    return f"{network}, {data}, {loss}" + ("" if net.full else f" ({net.trained})")
+    return f"{network}, {data}, {loss}" + ("" if net.usual else f" ({net.trained})")
 
 
 def _both(ce: Net, sl: Net) -> str:
     data, network, loss = label(sl.line)
     adversary = f", {loss.split()[-1]}" if "-adv" in sl.line else ""
     rate = ", both (.1, 128)" if sl.full and ce.line.endswith("-b128") else ""
-    return f"{network}, {data}{adversary}{rate}" + ("" if sl.full else f" ({sl.trained})")
+    return f"{network}, {data}{adversary}{rate}" + ("" if sl.usual else f" ({sl.trained})")
 
 
 def _accuracy(net: Net) -> list[Line]:

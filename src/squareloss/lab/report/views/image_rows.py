@@ -50,6 +50,11 @@ class Net:
         return self.recipe.split(", (")[0]
 
     @property
+    def usual(self) -> bool:
+        """Whether it was trained as the paper trains, with nothing to add."""
+        return self.full and "," not in self.epochs
+
+    @property
     def trained(self) -> str:
         """How it was trained, in words; an asterisk if something stands in for it."""
         return self.recipe + ("*" if self.stands_in else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from squareloss.codings import OneHot, Simplex
@@ -128,7 +128,7 @@ SCALES = {
 }  # fmt: skip
 
 
-def cells_of(line: Line, scale: str, recipe: str, attack: str = "train") -> list[Cell]:
+def cells_of(line: Line, scale: str, recipe: str, attack: str) -> list[Cell]:
     """The cells of a line: one per kind of measurement, and per source of transferred examples."""
     size, network = SCALES[scale], network_spec(line, scale, recipe, attack)
     paper = scale == "paper"
@@ -144,7 +144,7 @@ def cells_of(line: Line, scale: str, recipe: str, attack: str = "train") -> list
     return found
 
 
-def network_spec(line: Line, scale: str, recipe: str, attack: str = "train") -> Spec:
+def network_spec(line: Line, scale: str, recipe: str, attack: str) -> Spec:
     """Everything that determines a trained network but its seed; `attack` is the mode of its adversary, if it has one."""
     size = SCALES[scale]
     data = size.data[line.data]
@@ -152,15 +152,14 @@ def network_spec(line: Line, scale: str, recipe: str, attack: str = "train") -> 
     chosen = RECIPES[choose("recipe", recipe, RECIPES)][line.batch]
     if size.shrink > 1:
         chosen = _shrunk(chosen, size.shrink)
-    adversary = asdict(replace(ADVERSARIES[line.adversary], mode=choose("attack", attack, MODES))) if line.adversary else None
-    if adversary and attack == "train":
-        del adversary["mode"]  # as in results from before it could be chosen
+    if line.adversary:
+        chosen = replace(chosen, adversary=replace(ADVERSARIES[line.adversary], mode=choose("attack", attack, MODES)))
     return {
         "task": "images",
         "network": _architecture(line.network, classes, size.width),
         "data": data,
         "loss": LOSSES[line.loss](classes),
-        "recipe": asdict(chosen) | {"adversary": adversary},
+        "recipe": chosen.plain(),
     }
 
 
