@@ -11,7 +11,7 @@ from rich.console import Console
 from report_records import COLUMNS, fill, gather_with, metrics
 from squareloss.lab.report import gather, write
 from squareloss.lab.report.console import conclude, introduce
-from squareloss.lab.report.header import Header
+from squareloss.lab.report.header import Column, Header
 from squareloss.lab.report.rows import difference, rows_of
 from squareloss.lab.report.tables import differences
 from squareloss.lab.report.words import LOSSES, cautions, in_short, like_with_like, named, summary, verdicts
@@ -117,9 +117,12 @@ def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
     store, rng = Store(tmp_path), np.random.default_rng(0)
     shared = rng.normal(0, 0.05, 200)
     for name, value in (("ce", 0.90), ("simplex", 0.93)):
-        drawn = {"accuracy": torch.tensor(value + shared + rng.normal(0, 0.005, 200)), "ece+temperature": torch.zeros(200)}
+        replicates = torch.tensor(value + shared + rng.normal(0, 0.005, 200))
+        drawn = {"accuracy": replicates, "smooth_ece": replicates.clone(), "ece+temperature": torch.zeros(200)}
         result = Result(
-            Job(Cell(name, {"task": "t", "loss": name}), 0), {"accuracy": value}, artefacts={"replicates.safetensors": drawn}
+            Job(Cell(name, {"task": "t", "loss": name}), 0),
+            {"accuracy": value, "smooth_ece": value},
+            artefacts={"replicates.safetensors": drawn},
         )
         store.write("compare", result)
     header = Header("compare", "x", rows=["ce", "simplex"], columns=COLUMNS, baseline="ce")
@@ -127,6 +130,8 @@ def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
     found = difference(rows[1], rows[0], COLUMNS[0], 0.0)
     assert found.how == "one seed, bootstrap of the test points"
     assert 0 < found.low < 0.03 < found.high < 0.06  # paired: far narrower than the replicates' own spread of 0.05
+    found = difference(rows[1], rows[0], Column("smooth_ece", ""), 0.0)
+    assert (found.how, found.low) == ("one seed", None), "of calibration errors the bootstrap's intervals do not hold"
     (said,) = cautions(rows, header)
     assert said.startswith("One seed")
     more = Result(

@@ -66,7 +66,7 @@ def view(records: Sequence[Record], header: Header) -> View:
     rows = claims(cells)
     caption = (
         "At the mu of the least mean validation error of each loss. Means (standard deviations) over replications; differences "
-        "are paired by replication, with Student's 95% interval and p; spreads are compared by Pitman and Morgan's test. "
+        "are paired by replication, with Student's 95% interval and p; spreads by their distances from the median. "
         f"Errors are comparable if the interval of their difference lies within {ALIKE:g} of zero."
     )
     tables = [

@@ -42,7 +42,7 @@ def specs(scale: str) -> dict[str, dict[str, Any]]:
     losses = {
         f"{loss}-n{n}": {
             "loss": loss, "d": 2, "n": n, "height": 1.0, "c": C, "replications": 2 if scale == "smoke" else 10,
-            # mu weighs more beside the flatter loss of cross-entropy: 64 degrees are enough for it to five digits
+            # mu weighs more beside the flatter loss of cross-entropy: 64 degrees are enough for it to 1e-5
             "degree": 256 if loss == "square" else 64,
         }
         for loss in LOSSES
