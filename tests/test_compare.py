@@ -133,13 +133,25 @@ def test_replicates_scatter_about_the_value_and_are_of_the_same_draws(trained):
     assert together > 0.3  # the points that are hard for one are hard for the other
 
 
-def test_a_temperature_that_can_not_be_fitted_is_one():
-    scores, labels = torch.eye(4) * 5, torch.arange(4)
+def test_where_no_temperature_is_best_a_weak_prior_decides_at_any_scale_of_the_scores():
+    g = torch.Generator().manual_seed(0)
+    labels = torch.arange(200) % 4
+    right = torch.eye(4)[labels] + 0.1 * torch.randn(200, 4, generator=g)
+    size = (right - right.mean(1, keepdim=True)).square().mean().sqrt().item()
+    found = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        temperature, fitted = fit_temperature(LOSSES["ce"](4), scores, labels)
-    assert not fitted and temperature.state()["temperature"] == 1.0
-    _, fitted = fit_temperature(LOSSES["ce"](4), scores, torch.tensor([0, 1, 2, 2]))
+        for scale in (1.0, 100.0):
+            temperature, fitted = fit_temperature(LOSSES["ce"](4), scale * right, labels)
+            found.append(temperature.state()["temperature"] / scale)
+            p = temperature.transform(scale * right)
+            assert not fitted and 0.99 < p.gather(1, labels[:, None]).mean() < 0.9999, "sure, within reason"
+        turned, fitted = fit_temperature(LOSSES["ce"](4), right, (labels + 1) % 4)
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    cost = lambda T: torch.nn.functional.cross_entropy(right / T, labels) + math.log(size / T) ** 2 / (18 * 200)
+    assert cost(found[0]) < min(cost(0.98 * found[0]), cost(1.02 * found[0]))
+    assert not fitted and turned.transform(right).max() < 0.3, "scores that point away say next to nothing"
+    _, fitted = fit_temperature(LOSSES["ce"](4), right, torch.where(torch.arange(200) < 20, (labels + 1) % 4, labels))
     assert fitted
 
 

@@ -176,7 +176,7 @@ def test_cautions_are_found_in_the_numbers(tmp_path):
     said = "\n".join(gather_with(store, header).cautions)
     assert "diverged, at every learning rate tried, for 1 of 4 seeds" in said
     assert "at an end of the grid for 3 of 3 seeds" in said
-    assert "no temperature could be fitted for 1 of 3 seeds" in said
+    assert "no temperature is best for 1 of 3 seeds" in said
     assert "1 of 5 jobs have no result yet" in said
     assert "upper bounds" in said
 

@@ -200,8 +200,8 @@ def _cautions_of_training(row: Row) -> list[str]:
     unfitted = sum(metrics.get("temperature_fitted") is False for metrics in row.metrics.values())
     if unfitted:
         lines.append(
-            f"{row.cell}: no temperature could be fitted for {unfitted} of {seeds} seeds, since every "
-            "validation sample was right (or none could be told); it is 1 there."
+            f"{row.cell}: no temperature is best for {unfitted} of {seeds} seeds, since every validation sample was right "
+            "(or none could be told); it is that of a weak prior there."
         )
     return lines
 

@@ -7,10 +7,12 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from squareloss import metrics
 from squareloss.calibrators import Temperature
+from squareloss.calibrators.temperature import spread
 from squareloss.codings import Coding
 from squareloss.losses import Loss
 
@@ -61,11 +63,26 @@ def raw_eta(loss: Loss, outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def fit_temperature(loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[Temperature, bool]:
-    """A temperature for the scores of held-out outputs (N, width), and whether it could be fitted.
+    """A temperature for the scores of held-out outputs (N, width), and whether the samples alone determine it.
 
-    Where every held-out sample is right, or the scores say nothing, no temperature is best: then it is 1, unfitted.
+    Where every held-out sample is right, or the scores say nothing, none is best: then a weak prior helps, that of `Asinh` on
+    its slope. The scale of the scores does not matter, so that losses remain comparable.
     """
+    scores = loss.link.scores(outputs)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fitted = Temperature().fit(loss.link.scores(outputs), labels)
-    return (Temperature(1.0), False) if caught else (fitted, True)
+        fitted = Temperature().fit(scores, labels)
+    return (_with_prior(scores, labels), False) if caught else (fitted, True)
+
+
+def _with_prior(scores: Tensor, labels: Tensor) -> Temperature:
+    """The T of the least mean negative log likelihood plus prior / N, log(spread / T) ~ N(0, 3^2)."""
+    from scipy.optimize import minimize_scalar
+
+    size, wide = spread(scores), scores.double()
+
+    def cost(log_slope: float) -> float:
+        likelihood = -F.cross_entropy(wide * (math.exp(log_slope) / size), labels)
+        return log_slope**2 / (2 * 3.0**2 * len(labels)) - float(likelihood)
+
+    return Temperature(size / math.exp(minimize_scalar(cost, bounds=(-10.0, 10.0), method="bounded").x))
