@@ -121,6 +121,16 @@ def test_labels_are_matched_by_name(saved, tmp_path):
         assert attack(folder, "digits", [0.1], attacks=["pgd-ce"], points=30, progress=False).clean > 0.8
 
 
+def test_a_table_written_to_a_stream_is_alone_there(saved, tmp_path):
+    """What is parsed at the other end of a pipe is the JSON; people read the table on stderr."""
+    with (tmp_path / "redirected.json").open("wb") as file:  # as of a shell: > redirected.json
+        (tmp_path / "stdout").symlink_to(f"/proc/{os.getpid()}/fd/{file.fileno()}")
+        options = ["--eps", "0.1", "--attacks", "pgd-ce", "--points", "10", "--quiet", "--out", tmp_path / "stdout"]
+        done = CliRunner().invoke(app, [str(part) for part in ("attack", saved, "--data", "digits", *options)])
+    assert done.exit_code == 0 and done.stdout == "" and "pgd-ce" in done.stderr
+    assert json.loads((tmp_path / "redirected.json").read_text())["points"] == 10
+
+
 def test_progress_says_which_of_them_runs(saved, capsys):
     attack(saved, "digits", [0.1, 2 / 255], attacks=["pgd-ce", "apgd-ce"], points=10)
     lines = capsys.readouterr().err.splitlines()
@@ -230,8 +240,13 @@ def test_what_can_not_be_attacked_is_refused(saved, tmp_path):
     with pytest.raises(ValueError, match="expected --out to be a file, got the folder"):
         attack(saved, "digits", [0.1], out=tmp_path)
     Classifier(MLP(64, (4,), 10), Softmax()).save(tmp_path / "ce")
-    with pytest.raises(ValueError, match=r"expected @eta with .* square loss.* got apgd-ce@eta .* Softmax\(\); pass --attacks"):
-        attack(tmp_path / "ce", "digits", [0.1], attacks=["pgd-ce", "apgd-ce@eta"])
+    for name, other in (("apgd-ce@eta", "apgd-ce"), ("pgd-residual", "pgd-ce, pgd-margin or pgd-angle")):
+        said = rf"expected {name} with .* square loss.* got one whose link is Softmax\(\); pass --attacks with {other}"
+        with pytest.raises(ValueError, match=said):
+            attack(tmp_path / "ce", "digits", [0.1], attacks=["pgd-ce", name])
+    Classifier(MLP(64, (4,), 10), Softmax(), Standardize([0.0] * 3, [1.0] * 3)).save(tmp_path / "rgb")
+    with pytest.raises(ValueError, match=r"expected images that the network takes, got digits with images of 1 x 8 x 8: "):
+        attack(tmp_path / "rgb", "digits", [0.1])
     np.savez(tmp_path / "large.npz", x=np.zeros((40, 9, 9), np.uint8), y=np.arange(40) % 10)
     with pytest.raises(ValueError, match=r"expected images that the network takes, got large with images of 1 x 9 x 9: .*mat1"):
         attack(saved, str(tmp_path / "large.npz"), [0.1])

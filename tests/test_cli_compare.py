@@ -300,3 +300,9 @@ def test_a_pool_of_processes_and_one_process_agree(tmp_path):
         found[engine] = [json.loads(path.read_text())["metrics"] for path in records]
         assert "--engine" in json.loads(records[0].read_text())["command"]
     assert len(found["local"]) == 4 and found["local"] == found["processes"]
+
+
+def test_losses_that_all_diverge_are_said_to_and_fail(invoke):
+    result = invoke("compare", "digits", *SMALL, "--lrs", "1e30", "--out", "r")
+    assert result.exit_code == 1 and "No loss could be trained" in " ".join(result.output.split())
+    assert "over no seeds" not in result.output

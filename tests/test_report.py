@@ -226,6 +226,7 @@ def test_tex_is_escaped(filled):
     assert "accuracy (\\%)" in text and "simplex$+$temperature" in text
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 2
     assert not re.search(r"(?<!\\)%", text.split("\n\n", 1)[1])
+    assert _tex("[-0.5, +2] of ResNet-18 at 1e-05") == "[$-$0.5, $+$2] of ResNet-18 at 1e-05"
     assert _tex("|a_1| < 5%") == r"$|$a\_1$|$ $<$ 5\%"  # bare, a bar is a dash in TeX's own encoding
 
 

@@ -1,6 +1,7 @@
 """The sentences of the report: what can be told of the numbers, and what must be said with them."""
 
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -69,7 +70,10 @@ def test_what_readings_share_is_told_in_short_whatever_was_asked_for(filled):
     conclude(gather(store.folder)[0], console)
     networks = console.file.getvalue().partition("\nNetworks\n")[2].partition("\nProbabilities\n")[0]
     assert "\nce " in networks and "\nsimplex " in networks and "temperature" not in networks
-    assert "Green is better than ce, " in networks
+    assert "Bold is better than ce, italic is worse" in networks and re.search(r"simplex +\*\*9", networks), "it has no colours"
+    coloured = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="standard")
+    conclude(gather(store.folder)[0], coloured)
+    assert "Green is better than ce, " in coloured.file.getvalue() and "**" not in coloured.file.getvalue()
 
 
 def test_names_of_losses_are_explained_wherever_they_are_used(filled):

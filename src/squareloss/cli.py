@@ -315,13 +315,15 @@ def attack(
       squareloss attack runs/mynet --data photos/ --size 32 --model mynet:build --points 100
     """
     from squareloss.lab.attack import attack
+    from squareloss.lab.runs.store import is_stream
 
     radii, names = _numbers("eps", eps) or [], [name.strip() for name in attacks.split(",")]
+    path = out or directory / "attack.json"
     table = attack(
         directory, data, radii, attacks=names, norm=norm, model=model, size=size, points=points, device=device,
-        seed=seed, split_seed=split_seed, every=every, out=out or directory / "attack.json", root=data_dir, progress=not quiet,
+        seed=seed, split_seed=split_seed, every=every, out=path, root=data_dir, progress=not quiet,
     )  # fmt: skip
-    typer.echo(table)
+    typer.echo(table, err=is_stream(path))  # the file itself may have gone to /dev/stdout
 
 
 def _numbers(name: str, text: str | None) -> list[float] | None:

@@ -54,7 +54,7 @@ class AttackTable:
     def minimum(self, eps: float) -> float:
         """The share of points that no attack in the table breaks."""
         broken = torch.stack([r.broken.cpu() for (_, e), r in self.results.items() if e == eps]).any(0)
-        return 1 - float(broken.double().mean())
+        return float((~broken).double().mean())
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per attack, with robust accuracy, passes and seconds at each radius; the last is the minimum per point."""

@@ -113,7 +113,7 @@ TARGETED: dict[str, Callable[..., Tensor]] = {
     "angle_targeted": angle_targeted,
     "dlr_targeted": dlr_targeted,
 }
-_CODED = ("softmax_probability", "log_probability", "residual")
+CODED = ("softmax_probability", "log_probability", "residual")
 _CLASSES = {"dlr": 3, "dlr_targeted": 4}
 
 
@@ -161,7 +161,7 @@ def objective(
         other = UNTARGETED if targeted else TARGETED
         hint = f"; {loss!r} is {'un' if targeted else ''}targeted" if loss in other else ""
         raise ValueError(f"Unknown attack loss {loss!r}. Available: {', '.join(names)}{hint}")
-    return Objective(name, names[name], targeted, scale, coding if name in _CODED else None)
+    return Objective(name, names[name], targeted, scale, coding if name in CODED else None)
 
 
 def _pick(values: Tensor, labels: Tensor) -> Tensor:

@@ -130,7 +130,7 @@ def _report(model: nn.Module, x: Tensor, y: Tensor, eps: float, norm: Norm, quer
     broken, by_steps = torch.zeros(len(x), dtype=torch.bool, device=x.device), []
     for steps in STEPS:
         broken |= apgd(model, x, y, eps, loss="margin", steps=steps, **plain).broken
-        by_steps.append(1 - float(broken.double().mean()))
+        by_steps.append(float((~broken).double().mean()))
     square = square_attack(model, x, y, eps, queries=queries, **plain)
     zero, small = _flat(network, x, y)
     tied, gap = _ties(network, x, y)

@@ -45,7 +45,7 @@ class AttackResult:
     @property
     def robust_accuracy(self) -> float:
         """The share of points that stand."""
-        return 1 - float(self.broken.double().mean())
+        return float((~self.broken).double().mean())
 
     @property
     def clean_accuracy(self) -> float:

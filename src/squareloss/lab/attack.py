@@ -17,6 +17,7 @@ from squareloss import _checkpoint
 from squareloss._checks import whole
 from squareloss.attacks._save import fingerprint
 from squareloss.attacks.evaluation import DEFAULT, AttackTable, evaluate, part_of
+from squareloss.attacks.losses import CODED
 from squareloss.classifier import Classifier
 from squareloss.codings import Coding
 from squareloss.lab.data import Dataset, load
@@ -127,12 +128,14 @@ def _check_model(model: str | None, saved: dict[str, Any]) -> None:
 
 
 def _check_eta(attacks: Sequence[str], classifier: Classifier) -> None:
-    """Raise if an attack is to see eta of a classifier that has none."""
-    name = next((name for name in attacks if name.endswith("@eta")), None)
+    """Raise if an attack needs eta, or the code of a class, of a classifier that has none."""
+    coded = [f"pgd-{loss}" for loss in CODED]
+    name = next((name for name in attacks if name.endswith("@eta") or name in coded), None)
     if name is not None and not isinstance(classifier.link, Coding):
+        other = "pgd-ce, pgd-margin or pgd-angle" if name in coded else name.removesuffix("@eta")
         raise ValueError(
-            f"expected @eta with a classifier trained by a square loss, which estimates eta, got {name} with one whose link is "
-            f"{classifier.link}; pass --attacks with {name.removesuffix('@eta')}"
+            f"expected {name} with a classifier trained by a square loss, which has codes and estimates eta, got one "
+            f"whose link is {classifier.link}; pass --attacks with {other}"
         )
 
 
@@ -141,7 +144,7 @@ def _width(classifier: Classifier, data: Dataset) -> int:
     try:
         with torch.no_grad():
             return int(classifier(data.test.x[:1].float() / 255).shape[1])
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         shape = " x ".join(map(str, data.shape))
         raise ValueError(
             f"expected images that the network takes, got {data.name} with images of {shape}: {error}; "

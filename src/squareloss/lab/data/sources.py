@@ -45,7 +45,10 @@ def load(
     path = Path(source)
     is_table = path.suffix.lower() in (".csv", ".parquet")
     if target is not None and not is_table:
-        raise ValueError(f"expected a target column only for .csv and .parquet, got target={target!r} for {source}")
+        raise ValueError(
+            f"expected a .csv or .parquet file with target={target!r}, got {source}; write it as one of these, or leave the "
+            "target out if classes are told otherwise"
+        )
     if size is not None and not path.is_dir():
         raise ValueError(f"expected size only for a folder of images, got size={size} for {source}")
     official = {layout.folder: name for name, layouts in cifar.LAYOUTS.items() for layout in layouts}

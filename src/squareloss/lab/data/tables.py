@@ -147,7 +147,10 @@ def _target(column: Any, what: str) -> npt.NDArray[Any]:
 
     column = _decoded(column)
     if column.null_count:
-        raise ValueError(f"{what}: expected a class for every row, got {column.null_count} missing; drop those rows")
+        raise ValueError(
+            f"{what}: expected a class for every row, got {column.null_count} missing (empty, or the text NA); "
+            "drop those rows, or give that class another name"
+        )
     if _is_text(column.type):
         return np.asarray(column.to_pylist(), dtype=object)
     if pa.types.is_decimal(column.type):
@@ -189,7 +192,7 @@ def _numeric(values: npt.NDArray[np.float64], name: str, train: npt.NDArray[np.i
     if not missing.any():
         return Encoded(values.astype(np.float32)[:, None], [name], [])
     mean = values[train][~missing[train]].mean()
-    note = f"column {name!r}: {int(missing.sum())} missing of {len(values)}, replaced by the training mean {mean:.4g}"
+    note = f"column {name!r}: {int(missing.sum())} missing of {len(values)}, replaced by the mean of the training split"
     return Encoded(np.where(missing, mean, values).astype(np.float32)[:, None], [name], [note])
 
 

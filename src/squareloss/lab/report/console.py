@@ -20,7 +20,7 @@ from squareloss.lab.report.header import Header
 from squareloss.lab.report.rows import columns_of, one_per_cell
 from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.report.words import named
-from squareloss.lab.report.write import StudyReport
+from squareloss.lab.report.write import StudyReport, marked
 
 STYLES = {"better": "green", "worse": "red", "agrees": "green", "differs": "red"}
 _GAP = 3  # between the columns of a table
@@ -91,6 +91,7 @@ def _results(report: StudyReport) -> list[Table]:
 def put(table: Table, console: Console) -> None:
     """Print a table: as it is or on its side, on one line per row or on two, else as a list; nothing is cut off."""
     console.print(f"\n[bold]{escape(table.heading)}[/bold]")
+    table = table if console.color_system else marked(table)
     for lines, drawn in product((1, 2), (table, table.turned(table.columns[0]))):
         widths = _widths(drawn, lines, console.width)
         if widths is not None:

@@ -69,7 +69,7 @@ def results(rows: Sequence[Row], header: Header, columns: Sequence[Column] | Non
     ]
     seeds = sorted({len(row.metrics) for row in rows if row.metrics})
     over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}" if seeds else "no"
-    caption = "One seed." if seeds == [1] else f"Mean (standard deviation) over {over} seeds."
+    caption = "One seed." if seeds == [1] else f"Mean (standard deviation) over {over} seeds." if seeds else "Nothing to show."
     if header.baseline and any(word in (BETTER, WORSE) for word in words.values()):
         caption += (
             f" Green is better than {header.baseline}, red is worse, where the 95% interval of the difference excludes zero."

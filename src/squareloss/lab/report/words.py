@@ -133,6 +133,8 @@ def _pair(name: str, other: str, found: Sequence[Verdict]) -> str:
 
 def in_short(rows: Sequence[Row], header: Header) -> list[str]:
     """The answer in a sentence or two per trained loss: how many measures are better, worse, or open."""
+    if nothing_trained(rows):
+        return ["No loss could be trained: all of them diverged, at every learning rate tried. Try smaller ones (--lrs)."]
     found, (base, calibrated, _) = verdicts(rows, header), header.baseline.partition("+")
     lines = []
     for row in rows:
@@ -148,6 +150,11 @@ def in_short(rows: Sequence[Row], header: Header) -> list[str]:
         if mine and row.cell not in (row.name, base):
             lines.append(f"With both calibrated, {row.name} against {mine[0].other.name}: {_tally(mine)}.")
     return lines
+
+
+def nothing_trained(rows: Sequence[Row]) -> bool:
+    """Whether every network there is diverged."""
+    return any(row.diverged for row in rows) and not any(row.metrics for row in rows)
 
 
 def _tally(found: Sequence[Verdict]) -> str:

@@ -236,9 +236,16 @@ def markdown_table(table: Table) -> list[str]:
     def line(texts: Iterable[str]) -> str:
         return "| " + " | ".join(_no_html(text).replace("|", "\\|") for text in texts) + " |"
 
+    table = marked(table)
     lines = [line(table.columns), "| --- " * len(table.columns) + "|"]
-    lines += [line(_MARKDOWN.get(entry.kind, "%s") % entry.text for entry in row) for row in table.rows]
-    return [*lines, "", *([_no_html(_uncoloured(table.caption)), ""] if table.caption else [])]
+    lines += [line(entry.text for entry in row) for row in table.rows]
+    return [*lines, "", *([_no_html(table.caption), ""] if table.caption else [])]
+
+
+def marked(table: Table) -> Table:
+    """The same for where there are no colours: what is green is **bold**, what is red *italic*."""
+    rows = [[replace(entry, text=_MARKDOWN.get(entry.kind, "%s") % entry.text) for entry in row] for row in table.rows]
+    return replace(table, rows=rows, caption=_uncoloured(table.caption))
 
 
 _MARKDOWN = {"better": "**%s**", "worse": "*%s*"}
@@ -278,6 +285,7 @@ _TEX_CHARACTERS = {
     "\\": "\\textbackslash{}",
     "–": "--",
     "+": "$+$",
+    "−": "$-$",
     "<": "$<$",
     ">": "$>$",
     "|": "$|$",
@@ -287,7 +295,8 @@ _TEX_CHARACTERS = {
 
 
 def _tex(text: str) -> str:
-    return "".join(f"\\{c}" if c in "&%$#_{}" else _TEX_CHARACTERS.get(c, c) for c in harmless(text))
+    signed = re.sub(r"(?<!\w)-(?=\d)", "−", harmless(text))  # of a number, no hyphen
+    return "".join(f"\\{c}" if c in "&%$#_{}" else _TEX_CHARACTERS.get(c, c) for c in signed)
 
 
 _DRAWN = {"readings", "reliability", "noise", "attacks", "distances", "curve", "curve_of_first", "figures"}  # rows, figures

@@ -15,9 +15,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Protocol
@@ -206,7 +206,8 @@ class _Worker:
         context = get_context("spawn")  # forking a process that has used torch's threads, or CUDA, may hang it
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, work, number, device), daemon=True)
-        self.process.start()
+        with _deaf():
+            self.process.start()
         theirs.close()
         self.task: Task | None = None
         self.begun = self.closed = False
@@ -238,11 +239,28 @@ class _Worker:
             self.process.join()
 
 
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Within it Ctrl-C waits; processes that are started here are deaf to it until they say otherwise."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which would end it
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
 def _serve(pipe: Connection, work: bytes, number: int, device: str | None) -> None:
     """What a worker process does: tasks, until the pipe closes."""
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # Ctrl-C in a terminal goes to the parent alone, which tells its workers once
-    # by SIGINT, which a parent in the background ignores, and so would they
+    # by SIGINT, to which they were deaf while they started, and which a parent in the background ignores, and so would they
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 

@@ -18,6 +18,7 @@ from squareloss.lab import report
 from squareloss.lab.names import choose, harmless
 from squareloss.lab.report import console as terminal
 from squareloss.lab.report.header import Header, read
+from squareloss.lab.report.words import nothing_trained
 from squareloss.lab.runs import SCALES, Cell, Context, Job, Result, Store, Study
 from squareloss.lab.runs.execute import ENGINES, check_device, check_engine, execute
 from squareloss.lab.runs.facts import command, cores
@@ -39,7 +40,7 @@ class Options:
 
 
 def carry_out(study: Study, scale: str, seeds: Sequence[int], header: Header, folder: Path, options: Options) -> int:
-    """Run a study into a folder, print and write its report; returns how many jobs failed."""
+    """Run a study into a folder, print and write its report; returns how many jobs failed, and 1 if all of them diverged."""
     engine = _engine(options)
     console = Console()
     store = Store(folder)
@@ -54,9 +55,11 @@ def carry_out(study: Study, scale: str, seeds: Sequence[int], header: Header, fo
     if not outcome.records:
         return len(outcome.failures)
     path = report.write(folder)
-    terminal.conclude(report.of(header, store.records(study.name), read(store, study.name)), console)
+    made = report.of(header, store.records(study.name), read(store, study.name))
+    terminal.conclude(made, console)
     console.print(f"\nreport: {os.path.relpath(path)}", markup=False, highlight=False, soft_wrap=True)
-    return len(outcome.failures)
+    nothing = bool(header.baseline) and nothing_trained(made.rows)  # and so nothing to compare
+    return len(outcome.failures) or int(nothing)
 
 
 def _engine(options: Options) -> str:

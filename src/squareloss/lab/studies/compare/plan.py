@@ -159,8 +159,9 @@ def _facts(study: Compare, data: Dataset, seeds: range, redrawn: bool) -> list[t
         else f"l_2 distance to the boundary in standardised space, {study.attacked} test points"
     )
     splits = f"{data.train.n} training, {data.validation.n} validation, {data.test.n} test samples; "
-    training = f"{recipe.epochs} epochs of SGD, batch {recipe.batch_size}, momentum {recipe.momentum:g}, weight decay "
-    training += f"{recipe.weight_decay:g}, {recipe.schedule} schedule{', augmented' if recipe.augment else ''}"
+    training = f"{recipe.epochs} epoch{'s' * (recipe.epochs > 1)} of SGD, batch {recipe.batch_size}, momentum "
+    training += f"{recipe.momentum:g}, weight decay {recipe.weight_decay:g}, {recipe.schedule} schedule"
+    training += ", augmented" if recipe.augment else ""
     rates = ", ".join(f"{lr:g}" for lr in study.lrs)
     return [
         ("data", f"{data.name}: {data.num_classes} classes, inputs {shape}"),
