@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -38,6 +39,25 @@ def test_tasks_in_this_process_have_the_device_they_ask_for(monkeypatch):
         engine.submit(engines_module.Task(0, None, gpus=gpus))
         engine.poll(0)
         assert [event.value for event in events if event.kind == "yielded"] == [expected]
+
+
+def doubled(payload, device, report):
+    yield 2 * payload
+
+
+@pytest.mark.parametrize("after", [0.0, 0.5])  # seconds: before the interpreter hears of it, and in its imports
+def test_a_worker_that_starts_does_not_hear_ctrl_c(after):
+    """In a terminal it goes to all processes of the group, and workers are in it until they have started."""
+    events = []
+    with engines_module.Processes(doubled, events.append, "cpu", workers=1) as engine:
+        engine.submit(engines_module.Task(0, 21))
+        (worker,) = engine._workers.values()
+        time.sleep(after)
+        os.kill(worker.process.pid, signal.SIGINT)
+        deadline = time.monotonic() + 60
+        while not any(event.kind in engines_module.LAST for event in events) and time.monotonic() < deadline:
+            engine.poll(0.5)
+    assert [(event.kind, event.value) for event in events if event.kind != "started"] == [("yielded", 42), ("ended", None)]
 
 
 def total(chunk):
