@@ -11,7 +11,7 @@ from torch import nn
 from squareloss import OneHot, Simplex, Softmax, models
 from squareloss.classifier import Classifier, Standardize
 
-EXPORTED = [Simplex(), Simplex(reduced=True), OneHot(k=5, M=15), Softmax()]
+EXPORTED = [Simplex(), Simplex(reduced=True), OneHot(k=5, M=15), OneHot(k=2.0, M=5.0), Softmax()]
 
 
 def generator(seed=0):
