@@ -117,6 +117,19 @@ def test_a_first_partial_fit_that_is_refused_leaves_nothing_behind(blobs: tuple[
     assert same(refused.partial_fit(X, y, classes=[0, 1, 2]), small().partial_fit(X, y, classes=[0, 1, 2]))
 
 
+@pytest.mark.parametrize("kind", [str, object])
+def test_numbers_and_text_are_no_labels_of_one_model(blobs: tuple[np.ndarray, np.ndarray], kind: type) -> None:
+    X, y = blobs
+    words = y.astype(str).astype(kind)
+    model, untouched = (small().partial_fit(X, y, classes=[0, 1, 2]) for _ in range(2))
+    for labels, classes in ((words, None), (words, ["0", "1", "2"]), (y, ["0", "1", "2"])):
+        with pytest.raises(ValueError, match="labels that are numbers, as the classes .* are, got text such as '"):
+            model.partial_fit(X, labels, classes=classes)
+        assert same(model, untouched)
+    with pytest.raises(ValueError, match="labels that are text, as the classes .* are, got numbers such as"):
+        small().partial_fit(X, y, classes=["0", "1", "2"])
+
+
 def test_nearly_all_samples_can_be_held_back_but_not_all(blobs: tuple[np.ndarray, np.ndarray]) -> None:
     X, y = blobs
     almost = np.float32(1 - 2 / len(y))  # fewer are left than there are classes

@@ -177,8 +177,10 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if isinstance(self.class_weight, str):
             raise ValueError("expected class_weight to be a dict or None in partial_fit, got 'balanced', which needs all data")
         X, y, weight = self._validated(X, y, sample_weight, reset=first)
-        labels = np.unique(y) if classes is None else np.concatenate([np.unique(y), np.unique(classes)])
-        _check_known(labels, np.unique(classes) if first else self.classes_)
+        known = np.unique(classes) if first else self.classes_
+        for labels in (y,) if classes is None else (y, np.unique(classes)):
+            inputs.check_kind(known, labels)
+            _check_known(labels, known)
         if first:
             self._set_classes(np.unique(classes), y, weight)
             self._set_statistics(X, weight)
