@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 
 import numpy as np
@@ -285,6 +286,23 @@ def test_use_before_fit_and_bad_input(kind):
     ]:
         with pytest.raises(error, match=words):
             kind().fit(scores, labels)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_of_pixels_are_flattened_as_the_error_says(kind):
+    s, y = draw(120, 4)
+    images, labels = s.reshape(6, 4, 5, 4).movedim(-1, 1), y.reshape(6, 4, 5)
+    advice = r"for \(N, K, d1, \.\.\.\) pass (.*)"
+    with pytest.raises(ValueError, match=advice) as error:
+        kind().fit(images, labels)
+    fitted = kind().fit(*eval(re.search(advice, str(error.value))[1], {"scores": images, "labels": labels}))
+    assert torch.equal(fitted.transform(s), kind().fit(s, y).transform(s))
+    if kind in (Temperature, Asinh):
+        assert_close(fitted.transform(images), fitted.transform(s).reshape(6, 4, 5, 4).movedim(-1, 1))
+    else:
+        with pytest.raises(ValueError, match=advice) as error:
+            fitted.transform(images)
+        assert torch.equal(eval(re.search(advice, str(error.value))[1], {"scores": images}), s)
 
 
 @pytest.mark.parametrize("kind", [Affine, Isotonic])

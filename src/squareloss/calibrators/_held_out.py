@@ -21,10 +21,9 @@ def read(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Scores (N, K) in float64 and labels (N,), checked."""
     scores = _inputs.floats(scores, "scores")
     if scores.ndim != 2 or scores.shape[0] == 0 or scores.shape[1] < 2:
-        raise ValueError(
-            f"expected scores of shape (N, K) with N >= 1 and K >= 2, got {tuple(scores.shape)}; "
-            "pass link.scores(outputs), which has one column per class"
-        )
+        hint = "; pass link.scores(outputs), which has one column per class"
+        hint = _inputs.pixels_hint("scores") if scores.ndim > 2 else hint
+        raise ValueError(f"expected scores of shape (N, K) with N >= 1 and K >= 2, got {tuple(scores.shape)}{hint}")
     _inputs.finite_range(scores, "scores")
     return scores.double(), _inputs.classes(labels, scores)
 
@@ -45,7 +44,8 @@ def check_classes(scores: Tensor, classes: int) -> None:
     """Raise for scores of another number of classes than were fitted."""
     class_dim(scores)  # says what is wrong with scores that are no tensor
     if scores.ndim != 2 or scores.shape[1] != classes:
-        raise ValueError(f"expected scores of shape (N, {classes}), as fitted, got {tuple(scores.shape)}")
+        hint = _inputs.pixels_hint("scores", "") if scores.ndim > 2 else ""
+        raise ValueError(f"expected scores of shape (N, {classes}), as fitted, got {tuple(scores.shape)}{hint}")
 
 
 def fitted(value: Value | None) -> Value:
