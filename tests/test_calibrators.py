@@ -326,6 +326,30 @@ def test_unknown_state_and_bad_temperature():
     assert torch.equal(Temperature(2.0).transform(torch.ones(1, 2)), torch.full((1, 2), 0.5))
 
 
+def test_they_show_what_they_are():
+    for shown, expected in (
+        (Temperature(), "Temperature(not fitted)"),
+        (Temperature(1.3842), "Temperature(temperature=1.38)"),
+        (Affine(0.5, torch.zeros(7)), "Affine(slope=0.5, bias=(7,))"),
+        (Asinh(), "Asinh(not fitted)"),
+        (Asinh(class_weight=torch.ones(7)), "Asinh(not fitted, class_weight=(7,))"),
+        (Asinh(2.0, 0.0, 1234.5), "Asinh(slope=2, centre=0, width=1.23e+03)"),
+        (Asinh(2.0, -0.1, 3.0, 0.05), "Asinh(slope=2, centre=-0.1, width=3, floor=0.05)"),
+        (Isotonic(), "Isotonic(not fitted)"),
+        (Isotonic(1.5, torch.zeros(3, 9), torch.zeros(3, 9)), "Isotonic(temperature=1.5, x=(3, 9), y=(3, 9))"),
+    ):
+        assert repr(shown) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_is_shown_by_what_it_found(kind):
+    s, y = draw(200, 3)
+    fitted = kind().fit(s, y)
+    numbers = {name: value for name, value in fitted.state().items() if isinstance(value, float) and value}
+    assert numbers
+    assert all(f"{name}={value:.3g}" in repr(fitted) for name, value in numbers.items())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_whole_numbers_are_no_scores(kind):
     s, y = draw(200, 3)

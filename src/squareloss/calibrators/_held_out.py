@@ -1,7 +1,8 @@
-"""What all calibrators ask of held-out scores and labels, and of being fitted."""
+"""What all calibrators ask of held-out scores and labels, and of being fitted; and how they are shown."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import TypeVar
 
@@ -15,6 +16,22 @@ Value = TypeVar("Value")
 
 class NotFitted(ValueError):
     """A calibrator was used before `fit`."""
+
+
+class Shown:
+    """Shows what `fit` found as the arguments that it would be made with: numbers to three digits, tensors by their shape."""
+
+    def __repr__(self) -> str:
+        shown = []
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, f"{name}_" if hasattr(self, f"{name}_") else name)
+            if isinstance(value, Tensor):
+                shown.append(f"{name}={tuple(value.shape)}")
+            elif value != parameter.default:
+                shown.append(f"{name}={value:.3g}")
+            elif not shown:  # the first is what `fit` finds
+                shown.append("not fitted")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def read(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

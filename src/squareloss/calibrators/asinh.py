@@ -12,13 +12,13 @@ from torch import Tensor
 from typing_extensions import Self
 
 from squareloss import simplex
-from squareloss.calibrators._held_out import fitted, read, read_weight
+from squareloss.calibrators._held_out import Shown, fitted, read, read_weight
 from squareloss.calibrators.temperature import best_slope, spread
 
 WIDTHS = (0.01, 0.1, 1.0, 10.0)  # of the spread: where the search for w begins
 
 
-class Asinh:
+class Asinh(Shown):
     """softmax(a asinh((scores - c) / w)): logarithmic in the scores, and linear where they are within w of c.
 
     Square loss estimates probabilities themselves, so their logarithms are what softmax takes; but an estimate near zero is
