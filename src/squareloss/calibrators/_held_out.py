@@ -46,7 +46,10 @@ def read(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def read_weight(weight: Tensor | None, scores: Tensor) -> Tensor:
-    """Weights of the samples (N,), of mean 1, in the dtype and on the device of the scores; ones for None."""
+    """Weights of the samples (N,) in the dtype and on the device of the scores; ones for None.
+
+    Their sum is (sum w)^2 / sum w^2, as many samples as they are worth: N if all are equal.
+    """
     if weight is None:
         return scores.new_ones(len(scores))
     if weight.shape != scores.shape[:1]:
@@ -54,7 +57,8 @@ def read_weight(weight: Tensor | None, scores: Tensor) -> Tensor:
     wide = weight.to(scores)
     if not bool(((wide >= 0) & wide.isfinite()).all()) or float(wide.max()) == 0:
         raise ValueError("expected finite sample weights, none below 0 and not all 0")
-    return wide / wide.mean()
+    shares = wide / wide.max()
+    return shares * (shares.sum() / shares.square().sum())
 
 
 def check_classes(scores: Tensor, classes: int) -> None:
