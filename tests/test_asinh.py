@@ -11,6 +11,7 @@ from scipy import optimize, special
 
 from squareloss import metrics, simplex
 from squareloss.calibrators import Asinh, Temperature, from_state
+from squareloss.calibrators._held_out import read_weight
 from squareloss.calibrators.asinh import HeldOut, Prior, _asinh_loss
 from test_calibrators import draw, mean_nll
 
@@ -38,13 +39,14 @@ def asinh_loss(theta, s, y, prior=WEAK, weight=None, class_weight=None):
     likelihood = ((1 - floor) * p + floor / s.shape[1]).gather(1, y[:, None])[:, 0].log()
     normal = torch.distributions.Normal(torch.tensor(prior.mean), torch.tensor(prior.std))
     at_mean = normal.log_prob(normal.mean).sum()
-    weight = torch.ones(len(y), dtype=torch.float64) if weight is None else weight / weight.mean()
-    return -(weight * likelihood).mean() + (at_mean - normal.log_prob(theta).sum()) / len(y)
+    weight = torch.ones(len(y), dtype=torch.float64) if weight is None else weight
+    worth = weight.sum() ** 2 / weight.square().sum()  # that many samples of equal weight
+    return -(weight * likelihood).sum() / weight.sum() + (at_mean - normal.log_prob(theta).sum()) / worth
 
 
 def held_out(s, y, weight=None, class_weight=None):
     centred = s - s.mean(1, keepdim=True)
-    weight = torch.ones(len(y), dtype=torch.float64) if weight is None else weight / weight.mean()
+    weight = read_weight(weight, s)
     offset = s.new_zeros(s.shape[1]) if class_weight is None else class_weight.log()
     return HeldOut(centred / centred.square().mean().sqrt(), y, weight, offset)
 
@@ -201,13 +203,47 @@ def test_weights_count_samples(floor):
     counts = torch.randint(0, 4, (2000,), generator=torch.Generator().manual_seed(1))
     weighted = Asinh().fit(s, y, weight=5.0 * counts, floor=floor).transform(s)
     repeated = Asinh().fit(s.repeat_interleave(counts, 0), y.repeat_interleave(counts), floor=floor).transform(s)
-    assert torch.allclose(weighted, repeated, atol=0.01)  # the spread is that of the rows, and the prior counts them
+    assert torch.allclose(weighted, repeated, atol=0.01)  # the spread is that of the rows, and so many are worth less
     assert not torch.allclose(weighted, Asinh().fit(s, y, floor=floor).transform(s), atol=0.001)
     for bad in (-torch.ones(2000), torch.zeros(2000), torch.full((2000,), float("nan"))):
         with pytest.raises(ValueError, match="expected finite sample weights"):
             Asinh().fit(s, y, weight=bad)
     with pytest.raises(ValueError, match=r"weight of shape \(2000,\)"):
         Asinh().fit(s, y, weight=torch.ones(3))
+
+
+@pytest.mark.parametrize("floor", [False, True])
+def test_a_weight_of_zero_is_absence_and_equal_weights_are_none(floor):
+    s, y = estimates(40)
+    wild, labels = estimates(360, noise=100.0, seed=1)
+    weight = torch.rand(40, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
+    for given in (torch.full((40,), 0.7), weight):
+        few = Asinh().fit(s, y, weight=given, floor=floor)
+        rows = torch.cat([wild[:100], s, wild[100:]]), torch.cat([labels[:100], y, labels[100:]])
+        padded = torch.cat([given.new_zeros(100), given, given.new_zeros(260)])
+        many = Asinh().fit(*rows, weight=padded, floor=floor)
+        torch.testing.assert_close(many.transform(s), few.transform(s), rtol=0, atol=1e-9)
+        large = Asinh().fit(s, y, weight=1e308 * given.double(), floor=floor)
+        torch.testing.assert_close(large.transform(s), few.transform(s), rtol=0, atol=1e-9)
+    even = Asinh().fit(s, y, weight=torch.full((40,), 0.7), floor=floor)
+    assert even.state() == Asinh().fit(s, y, floor=floor).state()
+
+
+def test_the_prior_weighs_as_by_the_samples_that_weights_are_worth():
+    """One of weight 9 and 18 of weight 1 are worth 27^2 / 99 samples, as their fit is the least of the loss with that."""
+    s, y = estimates(19, 3)
+    weight = torch.ones(19, dtype=torch.float64)
+    weight[0] = 9.0
+    fitted = Asinh().fit(s, y, weight=weight)
+    spread = float((s - s.mean(1, keepdim=True)).square().mean().sqrt())
+    found = torch.tensor([np.log(fitted.slope_), fitted.centre_ / spread, np.log(fitted.width_ / spread)], requires_grad=True)
+    (slope,) = torch.autograd.grad(asinh_loss(found, s, y, weight=weight), found)
+    assert float(slope.abs().max()) < 1e-5
+    (slope,) = torch.autograd.grad(
+        asinh_loss(found, s, y, Prior(np.zeros(3), WEAK.std * (19 * 99 / 27**2) ** 0.5), weight), found
+    )
+    assert float(slope.abs().max()) > 1e-3  # as if all 19 counted
+    assert float(read_weight(weight, s).sum()) == pytest.approx(27**2 / 99)
 
 
 def test_class_weights_are_divided_out():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 
 import numpy as np
@@ -287,6 +288,23 @@ def test_use_before_fit_and_bad_input(kind):
             kind().fit(scores, labels)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_of_pixels_are_flattened_as_the_error_says(kind):
+    s, y = draw(120, 4)
+    images, labels = s.reshape(6, 4, 5, 4).movedim(-1, 1), y.reshape(6, 4, 5)
+    advice = r"for \(N, K, d1, \.\.\.\) pass (.*)"
+    with pytest.raises(ValueError, match=advice) as error:
+        kind().fit(images, labels)
+    fitted = kind().fit(*eval(re.search(advice, str(error.value))[1], {"scores": images, "labels": labels}))
+    assert torch.equal(fitted.transform(s), kind().fit(s, y).transform(s))
+    if kind in (Temperature, Asinh):
+        assert_close(fitted.transform(images), fitted.transform(s).reshape(6, 4, 5, 4).movedim(-1, 1))
+    else:
+        with pytest.raises(ValueError, match=advice) as error:
+            fitted.transform(images)
+        assert torch.equal(eval(re.search(advice, str(error.value))[1], {"scores": images}), s)
+
+
 @pytest.mark.parametrize("kind", [Affine, Isotonic])
 def test_other_number_of_classes(kind):
     s, y = draw(100, 4)
@@ -306,6 +324,30 @@ def test_unknown_state_and_bad_temperature():
     with pytest.raises(ValueError, match="width > 0"):
         Asinh(1.0, 0.0, 0.0)
     assert torch.equal(Temperature(2.0).transform(torch.ones(1, 2)), torch.full((1, 2), 0.5))
+
+
+def test_they_show_what_they_are():
+    for shown, expected in (
+        (Temperature(), "Temperature(not fitted)"),
+        (Temperature(1.3842), "Temperature(temperature=1.38)"),
+        (Affine(0.5, torch.zeros(7)), "Affine(slope=0.5, bias=(7,))"),
+        (Asinh(), "Asinh(not fitted)"),
+        (Asinh(class_weight=torch.ones(7)), "Asinh(not fitted, class_weight=(7,))"),
+        (Asinh(2.0, 0.0, 1234.5), "Asinh(slope=2, centre=0, width=1.23e+03)"),
+        (Asinh(2.0, -0.1, 3.0, 0.05), "Asinh(slope=2, centre=-0.1, width=3, floor=0.05)"),
+        (Isotonic(), "Isotonic(not fitted)"),
+        (Isotonic(1.5, torch.zeros(3, 9), torch.zeros(3, 9)), "Isotonic(temperature=1.5, x=(3, 9), y=(3, 9))"),
+    ):
+        assert repr(shown) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_is_shown_by_what_it_found(kind):
+    s, y = draw(200, 3)
+    fitted = kind().fit(s, y)
+    numbers = {name: value for name, value in fitted.state().items() if isinstance(value, float) and value}
+    assert numbers
+    assert all(f"{name}={value:.3g}" in repr(fitted) for name, value in numbers.items())
 
 
 @pytest.mark.parametrize("kind", KINDS)

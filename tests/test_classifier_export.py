@@ -11,7 +11,7 @@ from torch import nn
 from squareloss import OneHot, Simplex, Softmax, models
 from squareloss.classifier import Classifier, Standardize
 
-EXPORTED = [Simplex(), Simplex(reduced=True), OneHot(k=5, M=15), Softmax()]
+EXPORTED = [Simplex(), Simplex(reduced=True), OneHot(k=5, M=15), OneHot(k=2.0, M=5.0), Softmax()]
 
 
 def generator(seed=0):
@@ -89,3 +89,16 @@ def test_onnx_without_its_packages_names_the_extra(package, monkeypatch, tmp_pat
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == package else find(name, *rest))
     with pytest.raises(ImportError, match=rf"export_onnx needs {package}; install with: pip install 'squareloss\[onnx\]'"):
         make(Simplex()).export_onnx(tmp_path / "model.onnx", inputs(2))
+
+
+def test_an_array_is_refused_as_by_the_classifier_itself(tmp_path):
+    pytest.importorskip("onnxscript")
+    classifier = make(Simplex())
+    with pytest.raises(TypeError) as called:
+        classifier(inputs(2).numpy())
+    for export in (classifier.export, lambda x: classifier.export_onnx(tmp_path / "model.onnx", x)):
+        for n in (1, 2):
+            with pytest.raises(TypeError) as exported:
+                export(inputs(n).numpy())
+            assert str(exported.value) == str(called.value)
+    assert os.listdir(tmp_path) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,16 @@ import scipy.sparse
 import torch
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_iris
 from sklearn.decomposition import PCA
-from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_predict, train_test_split
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import squareloss
 from squareloss import CrossEntropy, OneHot, Simplex, SquareLoss, metrics
+from squareloss._mlp_training import Trainer
 from squareloss.calibrators import Asinh
 from squareloss.estimators import LOSSES, SquareLossClassifier
 
@@ -92,6 +94,63 @@ def test_a_call_of_partial_fit_is_an_epoch(blobs: tuple[np.ndarray, np.ndarray])
     assert parts.n_epochs_ == 3
 
 
+@pytest.mark.parametrize(
+    ("samples", "expected"), [(20, 8), (179, 8), (180, 9), (999, 49), (3999, 199), (4000, 200), (9000, 200)]
+)
+def test_a_step_takes_a_twentieth_of_the_samples(samples: int, expected: int) -> None:
+    X, y = np.random.default_rng(0).normal(size=(samples, 2)), np.arange(samples) % 2
+    options = {"hidden": (3,), "max_epochs": 2, "early_stopping": False}
+    model = small(**options).fit(X, y)
+    assert model.batch_size_ == expected
+    assert same(model, small(batch_size=expected, **options).fit(X, y))
+    held_out = small(**options | {"early_stopping": True, "validation_fraction": 0.5}).fit(X, y)
+    assert held_out.batch_size_ == min(200, max(8, samples // 2 // 20))  # of those that it trains on
+    stream = small(**options).partial_fit(X, y, classes=[0, 1]).partial_fit(X, y)
+    assert stream.batch_size_ == 200
+    assert same(stream, small(batch_size=200, **options).fit(X, y))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_few_samples_are_learned(loss: str) -> None:
+    X, y = load_iris(return_X_y=True)
+    assert cross_val_score(SquareLossClassifier((20,), loss, random_state=0), X, y, cv=5).mean() > 0.9
+
+
+def test_a_loss_that_explodes_is_told(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = blobs
+    message = "expected a training loss below 1, which outputs of zero have, got .*; lower learning_rate"
+    for options in ({}, {"class_weight": "balanced"}, {"early_stopping": True}, {"loss": SquareLoss(Simplex(reduced=True))}):
+        with pytest.warns(ConvergenceWarning, match=message if "loss" not in options else "below"):
+            model = small(learning_rate=1e6, **options).fit(X, y)
+    samples = model._samples(X, y, np.ones(120))
+    model.loss_curve_, model.best_epoch_ = [0.3, 1e9], 1
+    model._check_loss(samples)  # those weights were kept, and are none that exploded
+    model.best_epoch_ = 2
+    with pytest.warns(ConvergenceWarning):
+        model._check_loss(samples)
+
+
+def test_outputs_of_zero_have_the_loss_that_training_is_held_against(blobs: tuple[np.ndarray, np.ndarray]) -> None:
+    """A training loss just below five times that is no reason to warn, one just above is; weights of samples count in both."""
+    X, y = blobs
+    weight = np.random.default_rng(0).uniform(0.1, 3, size=120)
+    for loss in LOSSES:
+        model = small(loss=loss, class_weight={0: 3.0}, max_epochs=1).fit(X, y, sample_weight=weight)
+        zeros = model.loss_(torch.zeros(120, 3), torch.from_numpy(y)).numpy()
+        for times, told in ((4.99, False), (5.01, True)):
+            model.loss_curve_ = [times * np.mean(weight * zeros)]
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                model._check_loss(model._samples(X, y, weight))
+            assert bool(caught) == told
+
+
+def test_a_held_out_loss_that_is_never_a_number(blobs: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "mean_loss", lambda self, samples: float("nan"))
+    model = small(early_stopping=True, patience=3).fit(*blobs)
+    assert (model.n_epochs_, model.best_epoch_) == (3, 0)
+
+
 def test_partial_fit_learns_from_batches_that_lack_classes(digits: list[np.ndarray]) -> None:
     X, X_test, y, y_test = digits
     model = small(hidden=(100,))
@@ -115,6 +174,19 @@ def test_a_first_partial_fit_that_is_refused_leaves_nothing_behind(blobs: tuple[
     with pytest.raises(NotFittedError):
         refused.predict(X)
     assert same(refused.partial_fit(X, y, classes=[0, 1, 2]), small().partial_fit(X, y, classes=[0, 1, 2]))
+
+
+@pytest.mark.parametrize("kind", [str, object])
+def test_numbers_and_text_are_no_labels_of_one_model(blobs: tuple[np.ndarray, np.ndarray], kind: type) -> None:
+    X, y = blobs
+    words = y.astype(str).astype(kind)
+    model, untouched = (small().partial_fit(X, y, classes=[0, 1, 2]) for _ in range(2))
+    for labels, classes in ((words, None), (words, ["0", "1", "2"]), (y, ["0", "1", "2"])):
+        with pytest.raises(ValueError, match="labels that are numbers, as the classes .* are, got text such as '"):
+            model.partial_fit(X, labels, classes=classes)
+        assert same(model, untouched)
+    with pytest.raises(ValueError, match="labels that are text, as the classes .* are, got numbers such as"):
+        small().partial_fit(X, y, classes=["0", "1", "2"])
 
 
 def test_nearly_all_samples_can_be_held_back_but_not_all(blobs: tuple[np.ndarray, np.ndarray]) -> None:
@@ -189,10 +261,11 @@ def test_probabilities_are_those_of_the_data(calibrate: bool) -> None:
 def test_class_weights_are_sample_weights(blobs: tuple[np.ndarray, np.ndarray]) -> None:
     X, y = blobs
     weights = {0: 1.0, 1: 2.0, 2: 0.5}
-    a = small(class_weight=weights).fit(X, y)
-    b = small().fit(X, y, sample_weight=[weights[label] for label in y])
-    np.testing.assert_allclose(a.decision_function(X) - b.decision_function(X), 0, atol=0.5)
-    c = small(loss=SquareLoss(weight=torch.tensor([1.0, 2.0, 0.5]))).fit(X, y)
+    options = {"standardize": False}  # by the mean of samples as they weigh
+    a = small(class_weight=weights, **options).fit(X, y)
+    b = small(**options).fit(X, y, sample_weight=[weights[label] for label in y])
+    np.testing.assert_allclose(a.decision_function(X), b.decision_function(X), atol=1e-3)
+    c = small(loss=SquareLoss(weight=torch.tensor([1.0, 2.0, 0.5])), **options).fit(X, y)
     np.testing.assert_allclose(a.predict_proba(X), c.predict_proba(X), atol=1e-6)
     with pytest.raises(ValueError, match="class weights in one place"):
         small(loss=SquareLoss(weight=torch.ones(3)), class_weight="balanced").fit(X, y)
@@ -390,7 +463,7 @@ def test_verbose_tells_the_time_left(blobs: tuple[np.ndarray, np.ndarray], capsy
         ({"device": None}, "expected device .auto., .cpu., .cuda. or another .*, got None"),
         ({"device": 3.5}, "expected device .auto., .cpu., .cuda. or another .*, got 3.5"),
         ({"learning_rate": 1e30}, "expected a finite training loss"),
-        ({"batch_size": 1.5}, "expected batch_size to be an integer >= 1, got 1.5"),
+        ({"batch_size": 1.5}, "expected batch_size to be 'auto' or an integer >= 1, got 1.5"),
         ({"max_epochs": 0}, "expected max_epochs"),
         ({"weight_decay": -1.0}, "expected weight_decay"),
         ({"early_stopping": "yes"}, "expected early_stopping"),

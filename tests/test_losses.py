@@ -13,6 +13,8 @@ from torch.testing import assert_close
 import squareloss
 from squareloss import CrossEntropy, Focal, OneHot, Simplex, Softmax, SoftmaxBrier, SquareLoss, Squentropy, functional
 from squareloss.codings import Link
+from squareloss.lab.studies.images import plan
+from squareloss.losses import DEFAULTS
 from squareloss.models import MLP
 
 K = 5
@@ -146,7 +148,32 @@ def test_the_default_reads_as_promised():
 
 def test_they_show_what_they_are():
     assert repr(SquareLoss()) == "SquareLoss(Simplex(radius=None, reduced=False), scale=0.5)"
-    assert repr(CrossEntropy(**options())) == "CrossEntropy(Softmax(), weight=(5,), label_smoothing=0.1, reduction='sum')"
+    every = "weight=(5,), ignore_index=1, label_smoothing=0.1, reduction='sum', validate=True"
+    assert repr(CrossEntropy(**options())) == f"CrossEntropy(Softmax(), {every})"
+    assert repr(Focal(1.5, **options())) == f"Focal(Softmax(), {every}, gamma=1.5)"
+
+
+@every_loss
+def test_losses_that_differ_in_an_option_show_it(module, function):
+    for name, value in options().items():
+        assert repr(module(**{name: value})) != repr(module())
+        assert f"{name}=" in repr(module(**{name: value}))
+    assert repr(module(**DEFAULTS)) == repr(module())
+
+
+def test_texts_that_checkpoints_of_trainings_are_known_by():
+    """Word for word what they were when those were written."""
+    texts = {
+        "CE": "CrossEntropy(Softmax())",
+        "SL": "SquareLoss(Simplex(radius=10.0, reduced=False), scale=1.0)",
+        "SLr1": "SquareLoss(Simplex(radius=1.0, reduced=False), scale=1.0)",
+        "OH1": "SquareLoss(OneHot(k=1.0, M=1.0), scale=1.0)",
+        "OH5": "SquareLoss(OneHot(k=5.0, M=15.0), scale=1.0)",
+        "CEsmooth": "CrossEntropy(Softmax(), label_smoothing=0.1)",
+        "squentropy": "Squentropy(Softmax())",
+    }
+    assert {name: str(plan.make_loss(spec(10))) for name, spec in plan.LOSSES.items()} == texts
+    assert [str(loss) for loss in (Focal(), Focal(2), SoftmaxBrier())] == [*2 * ["Focal(Softmax())"], "SoftmaxBrier(Softmax())"]
 
 
 @every_loss

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -334,6 +335,20 @@ def test_bad_input(metric):
     ]:
         with pytest.raises(error, match=words):
             metric(wrong, labels)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 2)])
+def test_predictions_of_pixels_are_flattened_as_the_error_says(shape):
+    p, y = draw(math.prod(shape), 3)
+    images, labels = p.reshape(*shape, 3).movedim(-1, 1), y.reshape(shape)
+    advice = r"for \(N, K, d1, \.\.\.\) pass (.*)"
+    with pytest.raises(ValueError, match=advice) as error:
+        metrics.ece(images, labels)
+    again = eval(re.search(advice, str(error.value))[1], {"p": images, "labels": labels})
+    assert torch.equal(again[0], p)
+    assert torch.equal(again[1], y)
+    with pytest.raises(ValueError, match=advice):  # then what to do with one probability comes
+        metrics.ece(images[:, :1], labels)
 
 
 def test_bad_options():

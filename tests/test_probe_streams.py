@@ -101,6 +101,33 @@ def test_new_classes():
     assert (probe.predict(x) == whole.predict(x)).all()
 
 
+@pytest.mark.parametrize("kind", [str, object])
+def test_numbers_and_text_are_no_labels_of_one_probe(kind):
+    x, y = blobs(60, 4)
+    words = y.astype(str).astype(kind)
+    probe = RidgeProbe([1.0]).fit(x, y)
+    for method, arguments in (
+        ("partial_fit", (x[:5], np.full(5, "newt", dtype=kind), ["newt"])),
+        ("partial_fit", (x[:5], words[:5], ["0", "1", "2"])),
+        ("partial_fit", (x[:5], words[:5])),
+        ("partial_fit", (x[:5], y[:5], ["newt"])),
+        ("fit_chunks", ([(x, y), (x, words)],)),
+        ("forget", (x[:5], words[:5])),
+        ("leave_one_out", (x, words)),
+        ("score", (x, words)),
+    ):
+        with pytest.raises(ValueError, match=r"labels that are numbers, as the classes \[0, 1, 2\] are, got text such as"):
+            getattr(probe, method)(*arguments)
+        assert probe.classes_.tolist() == [0, 1, 2]
+        same_model(probe, RidgeProbe([1.0]).fit(x, y))
+    probe = RidgeProbe([1.0]).fit(x, words)
+    with pytest.raises(ValueError, match=r"labels that are text, as the classes .* are, got numbers such as 7"):
+        probe.partial_fit(x[:5], np.full(5, 7), classes=[7])
+    assert probe.partial_fit(x[:5], np.full(5, "newt"), classes=["newt"]).classes_.tolist() == ["0", "1", "2", "newt"]
+    numbers = RidgeProbe([1.0]).fit(x, y == 1).partial_fit(x[:5], np.full(5, 7.0), classes=[7.0]).partial_fit(x, y == 1, [])
+    assert numbers.classes_.tolist() == [0, 1, 7]  # numbers of any kind go together
+
+
 def test_a_new_class_after_a_wide_fit():
     x, y = blobs(24, 20, 3)
     first = np.flatnonzero(y != 1)[:9]  # fewer samples than features, and the new class is sorted between the others

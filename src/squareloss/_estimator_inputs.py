@@ -82,6 +82,19 @@ def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
 
 
+def check_kind(classes: Array, labels: Array) -> None:
+    """Raise if the classes are numbers and the labels text, or the other way: together, NumPy would make all of them text."""
+    if not len(labels):
+        return
+    (one,), (first,) = classes[:1].tolist(), labels[:1].tolist()
+    known, got = ("text" if isinstance(label, (str, bytes)) else "numbers" for label in (one, first))
+    if known != got:
+        raise ValueError(
+            f"expected labels that are {known}, as the classes {classes.tolist()} are, got {got} such as {first!r}; "
+            "convert them, or fit anew"
+        )
+
+
 def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor:
     """Weights (n,) >= 0 in float64 on the device; ones for None."""
     if weight is None:
@@ -151,6 +164,7 @@ def rows(d: int, where: torch.device) -> int:
 
 def indices(classes: Array, column: Array) -> NDArray[np.int64]:
     """Positions (n,) of labels in the sorted classes; a clear error for one that is not there."""
+    check_kind(classes, column)
     position = np.searchsorted(classes, column).clip(0, len(classes) - 1)
     unknown = classes[position] != column
     if unknown.any():

@@ -111,8 +111,7 @@ class Classifier(nn.Module):
             return self.forward(x).argmax(1)
 
     def _outputs(self, x: Tensor) -> Tensor:
-        if isinstance(x, np.ndarray):
-            raise TypeError("expected inputs as a tensor, got a NumPy array; use torch.as_tensor(x)")
+        _check_inputs(x)
         outputs = self.network(self.preprocess(x))
         if not isinstance(outputs, Tensor):
             raise TypeError(
@@ -180,6 +179,7 @@ class Classifier(nn.Module):
         Arguments:
             example: inputs (N, ...) of the shape and dtype to come; only N may differ later.
         """
+        _check_inputs(example)
         batch = torch.cat([example, example]) if len(example) == 1 else example  # torch.export would fix a size of 1
         with _evaluating(self):
             return torch.export.export(Probabilities(self), (batch,), dynamic_shapes=_any_batch(), strict=False)
@@ -232,6 +232,11 @@ def _check_parts(network: nn.Module, link: Link, preprocess: nn.Module) -> None:
         known = ", ".join(f"{kind.__name__}()" for kind in LINKS.values())
         hint = "criterion.link" if hasattr(link, "link") else f"one of {known}"
         raise TypeError(f"expected a link, got {link!r}; pass {hint}")
+
+
+def _check_inputs(x: Any) -> None:
+    if isinstance(x, np.ndarray):
+        raise TypeError("expected inputs as a tensor, got a NumPy array; use torch.as_tensor(x)")
 
 
 def _plain(name: Any) -> str | int | float:

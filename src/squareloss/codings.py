@@ -195,7 +195,7 @@ class OneHot:
         f = self.scores(simplex.wide(outputs))
         if self.k == 1:
             return (f / self.M).to(outputs.dtype)
-        f = f.clamp(0, self.M)
+        f = f.clamp(0.0, float(self.M))  # the exporter to ONNX takes no mixed bounds
         return (f / (self.k * self.M - (self.k - 1) * f)).to(outputs.dtype)
 
     def probabilities(self, outputs: Tensor, *, weight: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:

@@ -10,6 +10,7 @@ import copy
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
@@ -28,7 +30,7 @@ from typing_extensions import Self
 
 from squareloss import _checks
 from squareloss import _estimator_inputs as inputs
-from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads
+from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads, objective
 from squareloss._progress import duration
 from squareloss.calibrators import Asinh
 from squareloss.codings import outputs_for, scaled_one_hot
@@ -43,6 +45,8 @@ LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes; names 
 }
 MANY = 1000  # samples from which early_stopping="auto" holds some back
 ENOUGH = 20  # held-out samples to calibrate on; with fewer, a softmax is best left as it is
+STEPS, SMALLEST, LARGEST = 20, 8, 200  # batch_size="auto": steps of an epoch, and samples per step at least and at most
+EXPLODED = 5  # times the loss of outputs of zero: a training loss that no network begins with on standardised features
 CHUNK = 8192  # rows per forward pass in prediction
 
 
@@ -61,7 +65,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             classes), which is better for many classes, some 200 or more; "cross_entropy"; "squentropy"; or an instance of a
             class in `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
         learning_rate: of Adam, constant.
-        batch_size: samples per step.
+        batch_size: samples per step. "auto" is a twentieth of those that `fit` trains on, 8 at least and 200 at most, so that
+            the steps are not few where the samples are; in `partial_fit`, which does not know how many will come, it is 200.
         max_epochs: passes over the training data, fewer if it stops early.
         weight_decay: decoupled, as in AdamW.
         early_stopping: hold `validation_fraction` of the data back, stop when the loss on it has not improved for `patience`
@@ -88,6 +93,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         class_weight_: (K,) the weights of the classes.
         loss_curve_: the mean training loss of each epoch.
         validation_curve_: the loss on the held-out part after each epoch; empty without early stopping.
+        batch_size_: samples per step.
         n_epochs_: epochs run; best_epoch_: the one, counted from 1, whose weights were kept.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
@@ -100,7 +106,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         loss: str | Loss = "simplex",
         *,
         learning_rate: float = 1e-3,
-        batch_size: int = 200,
+        batch_size: int | str = "auto",
         max_epochs: int = 50,
         weight_decay: float = 0.0,
         early_stopping: bool | str = "auto",
@@ -130,7 +136,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train from new weights.
+        """Train from new weights. A training loss that has exploded ends with a `ConvergenceWarning`.
 
         Arguments:
             X: features (n, d), finite; sparse matrices are refused.
@@ -149,11 +155,10 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         # so that the loss is a mean: the weights of classes and samples together average to one
         weight = weight / np.mean(weight * self.class_weight_[y])
         train, held_out = self._split(y)
-        self._train(
-            self._samples(X[train], y[train], weight[train]),
-            None if held_out is None else self._samples(X[held_out], y[held_out], weight[held_out]),
-            self.max_epochs,
-        )
+        samples = self._samples(X[train], y[train], weight[train])
+        validation = None if held_out is None else self._samples(X[held_out], y[held_out], weight[held_out])
+        self._train(samples, validation, self.max_epochs, self._batch(len(train)))
+        self._check_loss(samples)
         if held_out is not None and self.calibrate:
             self._set_reading(X[held_out], y[held_out], weight[held_out])
         self._moments = None  # partial_fit may go on from here, with Adam anew
@@ -162,8 +167,9 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """One pass over these samples, from the weights there are; from new ones at the first call.
 
-        n calls on the same samples do what `fit` with `max_epochs=n` and no early stopping does. Features are standardised by
-        the statistics of the first call, and Adam's state is kept between calls. The reading that `fit` has found stays.
+        n calls on the same samples do what `fit` with `max_epochs=n`, a number for `batch_size` ("auto" is 200 here) and no
+        early stopping does. Features are standardised by the statistics of the first call, and Adam's state is kept between
+        calls. The reading that `fit` has found stays.
 
         Arguments:
             X, y: as in `fit`; y may lack classes.
@@ -177,13 +183,15 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if isinstance(self.class_weight, str):
             raise ValueError("expected class_weight to be a dict or None in partial_fit, got 'balanced', which needs all data")
         X, y, weight = self._validated(X, y, sample_weight, reset=first)
-        labels = np.unique(y) if classes is None else np.concatenate([np.unique(y), np.unique(classes)])
-        _check_known(labels, np.unique(classes) if first else self.classes_)
+        known = np.unique(classes) if first else self.classes_
+        for labels in (y,) if classes is None else (y, np.unique(classes)):
+            inputs.check_kind(known, labels)
+            _check_known(labels, known)
         if first:
             self._set_classes(np.unique(classes), y, weight)
             self._set_statistics(X, weight)
             self._set_network(X.shape[1])
-        self._train(self._samples(X, np.searchsorted(self.classes_, y), weight), None, 1)
+        self._train(self._samples(X, np.searchsorted(self.classes_, y), weight), None, 1, self._batch())
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -211,14 +219,15 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "network_")  # a refused call may leave the number of features, which is no fit
 
-    def _train(self, samples: Samples, held_out: Samples | None, epochs: int) -> None:
+    def _train(self, samples: Samples, held_out: Samples | None, epochs: int, batch_size: int) -> None:
         """Train `network_` for so many epochs, or until the loss on the held-out samples has stopped falling."""
+        self.batch_size_ = batch_size
         self.network_.to(samples.x.device)
         loss = copy.deepcopy(self.loss_).to(samples.x.device)
         options = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay}
         trainer = Trainer(self.network_, loss, **options, moments=_to(self._moments, samples.x.device))
         best, best_loss, started = trainer.flat, math.inf, time.monotonic()
-        with enough_threads(self.network_, self.batch_size):
+        with enough_threads(self.network_, batch_size):
             for epoch in range(epochs):
                 self.loss_curve_.append(self._epoch(trainer, samples))
                 if held_out is not None:
@@ -240,7 +249,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         # each epoch its own generator, so that partial_fit goes through the orders that fit does
         generator = torch.Generator().manual_seed(self._seed + 1 + self.n_epochs_)
         order = torch.randperm(len(samples.y), generator=generator).to(samples.y.device)
-        loss = trainer.epoch(samples, order, self.batch_size)
+        loss = trainer.epoch(samples, order, self.batch_size_)
         self.n_epochs_ += 1
         if not math.isfinite(loss):
             raise ValueError(
@@ -248,6 +257,26 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 "lower learning_rate, or rescale the features if standardize=False"
             )
         return loss
+
+    def _batch(self, samples: int | None = None) -> int:
+        """Samples per step, out of so many; out of who knows how many if None."""
+        if not isinstance(self.batch_size, str):
+            return self.batch_size
+        return LARGEST if samples is None else min(LARGEST, max(SMALLEST, samples // STEPS))
+
+    def _check_loss(self, samples: Samples) -> None:
+        """Warn if the training loss is far above that of outputs of zero, on some of the samples."""
+        _, y, weight = (part[:CHUNK].cpu() for part in samples)
+        width = outputs_for(self.loss_.link, len(self.classes_))
+        by_outputs = objective(self.loss_, width)
+        nothing = float(by_outputs.value(torch.zeros(len(y), width), *by_outputs.prepare(y, weight))) / len(y)
+        if (loss := self.loss_curve_[self.best_epoch_ - 1]) > EXPLODED * nothing:
+            warnings.warn(
+                f"expected a training loss below {nothing:.2g}, which outputs of zero have, got {loss:.2g}; "
+                "lower learning_rate, or rescale the features if standardize=False",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
 
     def _report(self, epoch: int, epochs: int, seconds: float) -> None:
         held_out = f", held out {self.validation_curve_[-1]:.4f}" if self.validation_curve_ else ""
@@ -314,6 +343,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.loss_curve_: list[float] = []
         self.validation_curve_: list[float] = []
         self.n_epochs_ = 0
+        self.best_epoch_ = 0
         self.reading_: Asinh | None = None
         self._moments = None
 
@@ -359,7 +389,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         for name, right, expected in [
             ("hidden", widths and all(_is_count(w) for w in self.hidden), "a tuple of positive integers, such as (100,)"),
             ("learning_rate", _is_number(self.learning_rate) and self.learning_rate > 0, "a number > 0"),
-            ("batch_size", _is_count(self.batch_size), "an integer >= 1"),
+            ("batch_size", self.batch_size == "auto" or _is_count(self.batch_size), "'auto' or an integer >= 1"),
             ("max_epochs", _is_count(self.max_epochs), "an integer >= 1"),
             ("weight_decay", _is_number(self.weight_decay) and self.weight_decay >= 0, "a number >= 0"),
             ("early_stopping", self.early_stopping in (True, False, "auto"), "True, False or 'auto'"),

@@ -30,6 +30,10 @@ class Options(TypedDict, total=False):
     validate: bool
 
 
+# of the options that are shown if they are others; texts of losses tell checkpoints of trainings apart: change none of them
+DEFAULTS: Options = {"ignore_index": -100, "label_smoothing": 0.0, "reduction": "mean", "validate": False}
+
+
 class Loss(nn.Module):
     """What all losses share: the options of `nn.CrossEntropyLoss`, and a link. See `Options` for the keywords."""
 
@@ -64,10 +68,12 @@ class Loss(nn.Module):
 
     def extra_repr(self) -> str:
         """The link, and the options that are not at their defaults."""
-        weight = [] if self.weight is None else [f"weight=({len(self.weight)},)"]
-        smoothing = [f"label_smoothing={self.label_smoothing}"] if self.label_smoothing else []
-        reduction = [f"reduction={self.reduction!r}"] if self.reduction != "mean" else []
-        return ", ".join([str(self.link), *weight, *smoothing, *reduction])
+        shown = [str(self.link)] if self.weight is None else [str(self.link), f"weight=({len(self.weight)},)"]
+        for name, default in DEFAULTS.items():
+            value = getattr(self, name)
+            if value != default:
+                shown.append(f"{name}={value!r}" if isinstance(value, str) else f"{name}={value}")
+        return ", ".join(shown)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         state_dict.pop(f"{prefix}weight", None)  # nn.CrossEntropyLoss keeps its class weights in checkpoints
@@ -176,3 +182,7 @@ class Focal(Loss):
     def forward(self, outputs: Tensor, target: Tensor) -> Tensor:
         """The loss of outputs (N, K, ...) at class indices (N, ...) or soft targets (N, K, ...)."""
         return functional.focal(outputs, target, gamma=self.gamma, **self._options())
+
+    def extra_repr(self) -> str:
+        """As in `Loss`, with gamma if it is not 2."""
+        return super().extra_repr() + ("" if self.gamma == 2 else f", gamma={self.gamma}")

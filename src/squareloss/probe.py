@@ -127,7 +127,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Arguments:
             X, y, sample_weight: as in `fit`.
             classes: classes to know from now on, beside those known; a list of them for several label sets. On the first
-                call the default is those of y; later, a label that is not known is an error unless it is named here.
+                call the default is those of y; later, a label that is not known is an error unless it is named here. Numbers
+                beside text are refused.
         """
         with self._all_or_nothing():
             first = not hasattr(self, "classes_")
@@ -199,6 +200,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         columns, _ = inputs.labels(y, len(predicted))
         if columns.shape[1] != len(self._classes):
             raise ValueError(f"expected {len(self._classes)} label sets, got {columns.shape[1]} columns of y")
+        for known, column in zip(self._classes, columns.T, strict=True):
+            inputs.check_kind(known, column)
         weight = inputs.weights(sample_weight, predicted, torch.device("cpu"))
         return float(np.average((predicted.reshape(columns.shape) == columns).mean(1), weights=weight))
 
@@ -286,6 +289,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._begin(X, many, named)
         classes = self._classes
         if named is not None and len(named) == len(classes):
+            for known, new in zip(classes, named, strict=True):
+                inputs.check_kind(known, new)
             classes = [np.union1d(known, new) for known, new in zip(classes, named, strict=True)]
         blocks = self._blocks(X, columns, weight, "sums", classes=classes)
         class_weight = self._class_weight(classes)

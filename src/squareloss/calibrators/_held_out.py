@@ -1,7 +1,8 @@
-"""What all calibrators ask of held-out scores and labels, and of being fitted."""
+"""What all calibrators ask of held-out scores and labels, and of being fitted; and how they are shown."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import TypeVar
 
@@ -17,20 +18,38 @@ class NotFitted(ValueError):
     """A calibrator was used before `fit`."""
 
 
+class Shown:
+    """Shows what `fit` found as the arguments that it would be made with: numbers to three digits, tensors by their shape."""
+
+    def __repr__(self) -> str:
+        shown = []
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, f"{name}_" if hasattr(self, f"{name}_") else name)
+            if isinstance(value, Tensor):
+                shown.append(f"{name}={tuple(value.shape)}")
+            elif value != parameter.default:
+                shown.append(f"{name}={value:.3g}")
+            elif not shown:  # the first is what `fit` finds
+                shown.append("not fitted")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
 def read(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Scores (N, K) in float64 and labels (N,), checked."""
     scores = _inputs.floats(scores, "scores")
     if scores.ndim != 2 or scores.shape[0] == 0 or scores.shape[1] < 2:
-        raise ValueError(
-            f"expected scores of shape (N, K) with N >= 1 and K >= 2, got {tuple(scores.shape)}; "
-            "pass link.scores(outputs), which has one column per class"
-        )
+        hint = "; pass link.scores(outputs), which has one column per class"
+        hint = _inputs.pixels_hint("scores") if scores.ndim > 2 else hint
+        raise ValueError(f"expected scores of shape (N, K) with N >= 1 and K >= 2, got {tuple(scores.shape)}{hint}")
     _inputs.finite_range(scores, "scores")
     return scores.double(), _inputs.classes(labels, scores)
 
 
 def read_weight(weight: Tensor | None, scores: Tensor) -> Tensor:
-    """Weights of the samples (N,), of mean 1, in the dtype and on the device of the scores; ones for None."""
+    """Weights of the samples (N,) in the dtype and on the device of the scores; ones for None.
+
+    Their sum is (sum w)^2 / sum w^2, as many samples as they are worth: N if all are equal.
+    """
     if weight is None:
         return scores.new_ones(len(scores))
     if weight.shape != scores.shape[:1]:
@@ -38,14 +57,16 @@ def read_weight(weight: Tensor | None, scores: Tensor) -> Tensor:
     wide = weight.to(scores)
     if not bool(((wide >= 0) & wide.isfinite()).all()) or float(wide.max()) == 0:
         raise ValueError("expected finite sample weights, none below 0 and not all 0")
-    return wide / wide.mean()
+    shares = wide / wide.max()
+    return shares * (shares.sum() / shares.square().sum())
 
 
 def check_classes(scores: Tensor, classes: int) -> None:
     """Raise for scores of another number of classes than were fitted."""
     class_dim(scores)  # says what is wrong with scores that are no tensor
     if scores.ndim != 2 or scores.shape[1] != classes:
-        raise ValueError(f"expected scores of shape (N, {classes}), as fitted, got {tuple(scores.shape)}")
+        hint = _inputs.pixels_hint("scores", "") if scores.ndim > 2 else ""
+        raise ValueError(f"expected scores of shape (N, {classes}), as fitted, got {tuple(scores.shape)}{hint}")
 
 
 def fitted(value: Value | None) -> Value:

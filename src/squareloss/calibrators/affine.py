@@ -9,11 +9,11 @@ from torch import Tensor
 from typing_extensions import Self
 
 from squareloss import simplex
-from squareloss.calibrators._held_out import check_classes, fitted, read, warn
+from squareloss.calibrators._held_out import Shown, check_classes, fitted, read, warn
 from squareloss.calibrators.temperature import RANGE, best_slope, spread
 
 
-class Affine:
+class Affine(Shown):
     """softmax(a scores + b): one slope a > 0 for all classes and one bias b_k per class.
 
     It is temperature scaling that also corrects the class frequencies. a and b minimise the mean negative log likelihood plus

@@ -12,13 +12,13 @@ from torch import Tensor
 from typing_extensions import Self
 
 from squareloss import simplex
-from squareloss.calibrators._held_out import fitted, read, read_weight
+from squareloss.calibrators._held_out import Shown, fitted, read, read_weight
 from squareloss.calibrators.temperature import best_slope, spread
 
 WIDTHS = (0.01, 0.1, 1.0, 10.0)  # of the spread: where the search for w begins
 
 
-class Asinh:
+class Asinh(Shown):
     """softmax(a asinh((scores - c) / w)): logarithmic in the scores, and linear where they are within w of c.
 
     Square loss estimates probabilities themselves, so their logarithms are what softmax takes; but an estimate near zero is
@@ -62,13 +62,17 @@ class Asinh:
 
         Arguments:
             scores, labels: held out.
-            weight: of samples (N,), not negative; only their ratios matter.
+            weight: of samples (N,), not negative; only their ratios matter, and a weight of 0 is absence. The prior is then
+                divided by (sum w)^2 / sum w^2 in place of N: as many equal weights as these are worth.
             floor: find e as well, under the firmer prior.
         """
         scores, labels = read(scores, labels)
+        weights = read_weight(weight, scores)
+        if weight is not None:
+            scores, labels, weights = (part[weights > 0] for part in (scores, labels, weights))
         size = spread(scores)
         scaled = (scores - scores.mean(1, keepdim=True)) / size
-        held = HeldOut(scaled, labels, read_weight(weight, scores), self._offset(scores))
+        held = HeldOut(scaled, labels, weights, self._offset(scores))
         best = (_search_with_floor if floor else _search)(held)
         self.slope_, self.centre_, self.width_ = math.exp(best[0]), size * float(best[1]), size * math.exp(best[2])
         self.floor_ = 1 / (1 + math.exp(-best[3])) if floor else 0.0
@@ -110,7 +114,7 @@ class HeldOut(NamedTuple):
 
     scores: Tensor  # (N, K), centred, of spread 1
     labels: Tensor  # (N,)
-    weight: Tensor  # (N,), of mean 1
+    weight: Tensor  # (N,), positive; their sum is how many samples they are worth
     offset: Tensor  # (K,) or (), subtracted from what softmax takes
 
 
@@ -161,11 +165,14 @@ def _best(held: HeldOut, starts: list[np.ndarray], prior: Prior, tolerance: floa
 
 
 def _asinh_loss(at: np.ndarray, held: HeldOut, prior: Prior) -> tuple[float, np.ndarray]:
-    """Mean negative log likelihood plus prior / N, and its gradient, in (log a, c, log w), or with logit e after them."""
+    """Mean negative log likelihood plus prior / N, and its gradient, in (log a, c, log w), or with logit e after them.
+
+    N is the sum of the weights.
+    """
     slope, centre, width = math.exp(at[0]), at[1], math.exp(at[2])
     # log e and log(1 - e); without a floor, of e = 0
     log_floor, log_rest = (-float(np.logaddexp(0, x)) for x in ((-at[3], at[3]) if len(at) == 4 else (math.inf, -math.inf)))
-    samples, classes = held.scores.shape
+    samples, classes = float(held.weight.sum()), held.scores.shape[1]
     level = held.scores.new_tensor(log_floor - math.log(classes))
     value, gradient = 0.0, np.zeros(4)
     rows = max(1, 2**18 // classes)  # in runs that fit the cache

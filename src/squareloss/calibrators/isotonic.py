@@ -9,11 +9,11 @@ from torch import Tensor
 from typing_extensions import Self
 
 from squareloss import simplex
-from squareloss.calibrators._held_out import check_classes, fitted, read
+from squareloss.calibrators._held_out import Shown, check_classes, fitted, read
 from squareloss.calibrators.temperature import Temperature
 
 
-class Isotonic:
+class Isotonic(Shown):
     """One increasing function per class, from its probability under `Temperature` to a better one, then renormalised.
 
     Class k's function is the isotonic regression of [label = k] on softmax(scores / T)_k, T fitted first, so that neither
@@ -29,6 +29,11 @@ class Isotonic:
     def __init__(self, temperature: float | None = None, x: Tensor | None = None, y: Tensor | None = None) -> None:
         self._temperature = Temperature(temperature)
         self.x_, self.y_ = x, y  # (K, L): the knots of each class; the last one is repeated to fill a row
+
+    @property
+    def temperature_(self) -> float | None:
+        """T."""
+        return self._temperature.temperature_
 
     def fit(self, scores: Tensor, labels: Tensor) -> Self:
         """Find T and the K functions for held-out scores (N, K) and labels (N,)."""
@@ -50,7 +55,7 @@ class Isotonic:
     def state(self) -> dict[str, Any]:
         """{"kind": "isotonic", "temperature": T, "x": knots per class, "y": values at them}."""
         knots = {"x": fitted(self.x_).tolist(), "y": fitted(self.y_).tolist()}
-        return {"kind": "isotonic", "temperature": self._temperature.temperature_, **knots}
+        return {"kind": "isotonic", "temperature": self.temperature_, **knots}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:

@@ -10,12 +10,12 @@ from torch import Tensor
 from typing_extensions import Self
 
 from squareloss import simplex
-from squareloss.calibrators._held_out import fitted, read, warn
+from squareloss.calibrators._held_out import Shown, fitted, read, warn
 
 RANGE = 1e3  # temperatures are sought between spread / RANGE and spread * RANGE
 
 
-class Temperature:
+class Temperature(Shown):
     """softmax(scores / T): one number, which changes no prediction (Guo et al. 2017).
 
     T minimises the mean negative log likelihood, which is convex in 1/T, by Newton's method on log T, safeguarded by a

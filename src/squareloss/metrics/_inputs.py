@@ -82,12 +82,18 @@ def read(values: Tensor, labels: Tensor) -> Predictions:
             if values.ndim == 1 or 1 in values.shape[1:]
             else ""
         )
+        hint = pixels_hint("p") if values.ndim > 2 else hint
         raise ValueError(f"expected probabilities of shape (N, K) with N >= 1 and K >= 2, got {tuple(values.shape)}{hint}")
     low, high = finite_range(values, "probabilities")
     labels = classes(labels, values)
     slack = 4 * torch.finfo(values.dtype).eps  # a softmax may exceed one by rounding
     outside = 0.0 if low >= -slack and high <= 1 + slack else _share_outside(values, slack)
     return Predictions(values, labels, outside)
+
+
+def pixels_hint(name: str, rest: str = ", labels.flatten()") -> str:
+    """What to pass where every pixel of (N, K, H, W) is a sample, or every place of (N, K, d1, ...)."""
+    return f"; for (N, K, d1, ...) pass {name}.movedim(1, -1).flatten(0, -2){rest}"
 
 
 def finite_range(values: Tensor, what: str) -> tuple[float, float]:
