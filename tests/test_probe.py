@@ -116,6 +116,17 @@ def test_the_probability_map_finds_what_made_the_labels():
     assert not plain.shift.any()
 
 
+def test_rounding_does_not_bend_the_probability_map_of_two_classes():
+    """Their scores are opposite, so a bend has nothing to hold on to; by how much they are not is no signal."""
+    g = torch.Generator().manual_seed(1)
+    score = torch.randn(200, 1, generator=g, dtype=torch.float64)
+    labels, ones = drawn(torch.cat([score, -score], 1)), torch.ones(200, dtype=torch.float64)
+    frequency = labels.bincount().double() / 200
+    off = 1e-11 * (labels[:, None] - 0.5) * score.sign()  # which even tells the labels
+    exact, rounded = (fit_curve(torch.cat([score + e, -score + e], 1), labels, ones, frequency) for e in (0, off))
+    assert (rounded.slope, rounded.bend) == pytest.approx((exact.slope, exact.bend), rel=1e-6, abs=1e-6)
+
+
 def test_the_probability_map_is_the_same_in_blocks_of_any_size(monkeypatch):
     u = torch.randn(500, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     labels, weight = drawn(3 * u), torch.linspace(0, 2, 500, dtype=torch.float64)

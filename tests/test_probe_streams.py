@@ -24,6 +24,15 @@ def test_streaming_is_one_fit():
     np.testing.assert_allclose(stream.predict_proba(x), whole.predict_proba(x), atol=1e-6)
 
 
+def test_a_class_may_be_weighted_before_it_comes():
+    x, y = blobs(200, 8, 4)
+    order = np.argsort(y, kind="stable")
+    x, y = x[order], y[order]
+    whole = RidgeProbe(class_weight={3: 10.0}).fit(x, y)
+    pieces = RidgeProbe(class_weight={3: 10.0}).fit_chunks(lambda: ((x[p], y[p]) for p in np.split(np.arange(200), 4)))
+    same_model(pieces, whole)
+
+
 def test_streaming_of_features_far_from_the_origin():
     x, y = blobs(300, 5)
     x += 1e5
@@ -71,6 +80,34 @@ def test_forgetting_is_never_having_seen():
     same_choice(probe, never)
     back = probe.partial_fit(x[gone], y[gone], sample_weight=s[gone])
     same_model(back, RidgeProbe(class_weight={1: 2.0}).fit(x, y, s))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_feature_that_only_absent_samples_had_counts_for_nothing(seed):
+    """Forgotten, weighted by 0, or in a chunk of such: it is constant among those that count, and new samples may have it."""
+    rng = np.random.default_rng(seed)
+    x, y = blobs(300, 5)
+    level, weight = 0.1 * (seed % 2), np.full(300, 0.1)
+    flag = np.full(300, level)
+    flag[:7], weight[:7] = rng.normal(size=7) * 10.0 ** rng.integers(-2, 4), 0
+    x = np.c_[x, flag]
+    never = RidgeProbe().fit(x[7:], y[7:])
+    forgot = RidgeProbe().partial_fit(x, y).forget(x[:7], y[:7])
+    weighted = RidgeProbe().fit(x, y, weight)
+    pieces = RidgeProbe().fit_chunks(lambda: ((x[p], y[p], weight[p]) for p in np.split(np.arange(300), [100, 200])))
+    new = np.c_[x[:50, :5], rng.normal(size=50)]
+    for probe in (forgot, weighted, pieces):
+        assert abs(probe.coef_[:, 5]).max() < 1e-9
+        np.testing.assert_allclose(probe.predict_proba(new), never.predict_proba(new), atol=1e-6)
+
+
+def test_samples_of_weight_zero_may_lie_anywhere():
+    x, y = blobs(300, 5)
+    weight = np.ones(300)
+    weight[::10] = 0
+    masked = np.where(weight[:, None] > 0, x, 1e12)
+    whole, without = RidgeProbe().fit(masked, y, weight), RidgeProbe().fit(x[weight > 0], y[weight > 0])
+    np.testing.assert_array_equal(whole.coef_, without.coef_)
 
 
 def test_forgetting_one_sample_of_a_wide_fit():

@@ -18,6 +18,7 @@ from torch import Tensor
 from squareloss.codings import Simplex
 
 ROUNDING = 1e-9  # of the largest sums there were: less than that is no sign of anything
+LEFT = 1e-13  # of the largest sums: so much may be left of what was added and taken away
 RESERVOIR = 4096  # samples kept of a stream: two numbers are chosen by them
 
 
@@ -96,7 +97,9 @@ class Moments:
     def deviation(self) -> Tensor:
         """The weighted standard deviation of each feature, (d,); one where the feature is constant."""
         shift = self.total / self.mass
-        return deviation(self.scatter.diagonal() / self.mass - shift.square(), self.mean())
+        variance = self.scatter.diagonal() / self.mass - shift.square()
+        rounding = LEFT * self.most[1] / self.mass  # what samples that were taken away may have left
+        return deviation(variance.masked_fill(variance <= rounding, 0.0), self.mean())
 
     def about(self, centre: Tensor) -> tuple[Tensor, Tensor]:
         """sum of s (x - centre)(x - centre)' (d, d), lower half, and of s (x - centre) y' (d, W), y all codes side by side."""

@@ -75,8 +75,10 @@ class Engine:
 
     def add(self, block: Block) -> None:
         """Add samples to the sums; what was solved is out of date."""
-        moments = self._form_sums() or Moments.empty(block[0].mean(0), self.num_classes)
         block = _present(block)
+        moments = self._form_sums()
+        if moments is None or moments.count == 0:
+            moments = Moments.empty(block[0].sum(0) / max(1, len(block[0])), self.num_classes)
         moments.add(*self._weighted(block))
         self.reservoir.add(*block)
         self.moments, self.solved = moments, None
@@ -230,7 +232,7 @@ def _check_count(count: int, mass: float) -> None:
     if count < 2 or not mass > 0:
         raise ValueError(
             f"expected at least 2 samples and a positive sum of weights, got n_samples = {count}, "
-            f"sum {mass:.3g}; leave-one-out needs a sample to be left"
+            f"sum {mass:.3g}; leave-one-out needs a sample to be left, and weights of zero leave none"
         )
 
 

@@ -316,8 +316,10 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return None
         if len(classes) > 1:
             raise ValueError("expected class_weight=None for several label sets, which share their weights; use sample_weight")
-        known = classes[0]
-        weight = compute_class_weight(self.class_weight, classes=known, y=known if labels is None else labels)
+        known, given = classes[0], self.class_weight
+        if labels is None and isinstance(given, dict):  # of samples in parts: a class that is named may still come
+            given = {label: weight for label, weight in given.items() if label in known.tolist()}
+        weight = compute_class_weight(given, classes=known, y=known if labels is None else labels)
         if not (weight > 0).all():
             raise ValueError(f"expected class weights > 0, got {weight.min()}; drop the samples of that class instead")
         return torch.from_numpy(weight).double().to(self._device)
