@@ -107,12 +107,16 @@ def test_cross_entropy_depends_on_the_scale():
         assert bool(gradient.abs().max() > 0) is seen
 
 
-@pytest.mark.parametrize(("name", "classes"), [("dlr", 2), ("dlr_targeted", 3)])
-def test_dlr_needs_enough_classes(name, classes):
+@pytest.mark.parametrize(("name", "classes"), [("dlr", 2), ("dlr_targeted", 3), ("angle", 2), ("angle_targeted", 2)])
+def test_some_losses_need_more_than_two_classes(name, classes):
     scores, labels = torch.randn(4, classes), torch.zeros(4, dtype=torch.int64)
-    arguments = (scores, labels, labels + 1) if name == "dlr_targeted" else (scores, labels)
-    with pytest.raises(ValueError, match=rf"expected {classes + 1} classes or more .* got {classes}; use 'margin"):
+    targeted = name.endswith("_targeted")
+    arguments = (scores, labels, labels + 1) if targeted else (scores, labels)
+    instead = "margin_targeted" if targeted else "margin"
+    with pytest.raises(ValueError, match=rf"expected {classes + 1} classes or more .* got {classes}; use '{instead}'"):
         getattr(losses, name)(*arguments)
+    with pytest.raises(ValueError, match=rf"use '{instead}'"):
+        losses.objective(name, targeted=targeted).check(classes)
 
 
 def test_names_are_checked():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,6 +21,13 @@ from squareloss.attacks.shrinking import ShrinkRound
 
 RUN = sys.modules["squareloss.attacks._run"]
 worst_case = sys.modules["squareloss.attacks.worst_case"]
+
+
+@pytest.fixture(scope="module")
+def two_classes():
+    x, y, tests, labels = digits()
+    few, kept = y < 2, labels < 2
+    return train(cnn(classes=2), x[few], y[few], loss=SquareLoss()), tests[kept], labels[kept]
 
 
 @pytest.fixture(scope="module", params=[1.0, 10.0], ids=["radius 1", "radius K"])
@@ -304,6 +312,27 @@ def test_the_masking_report_tells_a_hidden_gradient_from_none(net, points):
     assert any("DLR is blind" in sign for sign in collapsed.signs())
     json.dumps(collapsed.to_dict())
     assert "masking report on 60 points" in collapsed.summary()
+
+
+def test_the_masking_report_of_two_classes_says_nothing_of_losses_that_need_three(two_classes):
+    report = attacks.masking_report(*two_classes, 0.2, points=40, queries=20)
+    assert list(report.small_gradient) == ["ce", "margin"] and not any("gradient" in sign for sign in report.signs())
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
+def test_labels_of_any_whole_type_are_reported_on(two_classes, dtype):
+    net, x, y = two_classes
+    expected, found = (attacks.masking_report(net, x, labels, 0.2, points=20, queries=20) for labels in (y, y.to(dtype)))
+    assert found == expected
+
+
+def test_radii_and_seeds_of_numpy_and_torch_are_those_of_python(two_classes):
+    net, x, y = two_classes
+    plain = lambda found: json.dumps([{**found.result.to_dict(), "seconds": 0}, found.report.to_dict()])
+    expected = attacks.worst_case(net, x[:20], y[:20], 0.125, seed=3)
+    for eps, seed in ((np.float32(0.125), np.int64(3)), (torch.tensor(0.125), np.int32(3))):
+        found = attacks.worst_case(net, x[:20], y[:20], eps, seed=seed)
+        assert plain(found) == plain(expected) and "0.125" in found.summary()
 
 
 def test_masking_is_seen_when_only_the_black_box_gets_through(points):

@@ -230,6 +230,17 @@ def test_the_worst_case_counts_what_any_attack_breaks(monkeypatch):
     assert found["robust_0.1"] == 0.7 and heard == [1.0]
 
 
+def test_two_classes_are_not_attacked_by_the_angle():
+    """It has no gradient there, and a curve of it would look robust."""
+    data = load("digits", validation=0.2)
+    halved = {part: getattr(data, part)._replace(y=getattr(data, part).y % 2) for part in ("train", "validation", "test")}
+    data = replace(data, classes=("even", "odd"), **halved)
+    network = ingredients.build({"name": "mlp", "inputs": 64, "hidden": [8], "outputs": 2}, (1, 8, 8), 2, 0)
+    preprocess, rows = measure.Standardize(data.mean, data.std), torch.arange(10)
+    found = measure._attacks(network, LOSSES["simplex"](2), preprocess, data, rows, [0.1], 5, 7, lambda share: None)
+    assert list(found["attacks"]["robust"]) == ["ce", "margin", "residual", measure.WORST]
+
+
 # --- the study
 
 

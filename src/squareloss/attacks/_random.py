@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import zlib
 
 import torch
@@ -23,7 +24,7 @@ class PerExample:
     shared = False
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
+        self.seed = operator.index(seed)
 
     def restart(self) -> None:
         """Nothing to do: there is no state."""
@@ -57,7 +58,7 @@ class Published:
     shared = True
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
+        self.seed = operator.index(seed)
         self.generator = torch.Generator()
         self.restart()
 

@@ -49,6 +49,7 @@ def attack(model: nn.Module, x: Tensor, y: Tensor, eps: float, plan: Plan, optio
     """Run the plan on every point and return the record."""
     norm = norm_name(options.get("norm", "linf"))
     check_inputs(model, x, y, eps, norm)
+    eps = float(eps)
     parity, seed = options.get("parity", False), options.get("seed", 0)
     network = prepare(model, x, y, batch_size=options.get("batch_size"), precision=options.get("precision"), plain=parity)
     stages, notes = plan(network.num_classes)

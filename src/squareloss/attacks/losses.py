@@ -47,7 +47,8 @@ def residual(scores: Tensor, labels: Tensor, coding: Coding = _DEFAULT) -> Tenso
 
 
 def angle(scores: Tensor, labels: Tensor) -> Tensor:
-    """-cos(f, v_y), with f centred and v_y the simplex code: -sqrt(K/(K-1)) (f_y - mean f) / |f - mean f|."""
+    """-cos(f, v_y), with f centred and v_y the simplex code: -sqrt(K/(K-1)) (f_y - mean f) / |f - mean f|. Needs K >= 3."""
+    _check_classes("angle", scores.shape[1])
     return -_cosine(scores, labels)
 
 
@@ -77,7 +78,8 @@ def margin_targeted(scores: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
 
 
 def angle_targeted(scores: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
-    """cos(f, v_t) - cos(f, v_y), with f centred: sqrt(K/(K-1)) (f_t - f_y) / |f - mean f|."""
+    """cos(f, v_t) - cos(f, v_y), with f centred: sqrt(K/(K-1)) (f_t - f_y) / |f - mean f|. Needs K >= 3."""
+    _check_classes("angle_targeted", scores.shape[1])
     return _cosine(scores, targets) - _cosine(scores, labels)
 
 
@@ -114,7 +116,7 @@ TARGETED: dict[str, Callable[..., Tensor]] = {
     "dlr_targeted": dlr_targeted,
 }
 CODED = ("softmax_probability", "log_probability", "residual")
-_CLASSES = {"dlr": 3, "dlr_targeted": 4}
+_CLASSES = {"angle": 3, "angle_targeted": 3, "dlr": 3, "dlr_targeted": 4}  # of two classes an angle is 0 or pi: no gradient
 
 
 @dataclass(frozen=True)
@@ -180,5 +182,5 @@ def _cosine(scores: Tensor, labels: Tensor) -> Tensor:
 def _check_classes(name: str, num_classes: int) -> None:
     least = _CLASSES.get(name, 2)
     if num_classes < least:
-        instead = name.replace("dlr", "margin")
+        instead = "margin_targeted" if name in TARGETED else "margin"
         raise ValueError(f"expected {least} classes or more for the loss {name!r}, got {num_classes}; use {instead!r}")

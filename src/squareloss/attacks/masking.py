@@ -117,7 +117,7 @@ def masking_report(
     norm = norm_name(options.get("norm", "linf"))
     check_inputs(model, x, y, eps, norm)
     plain: Options = {**options, "save": None, "parity": False, "progress": False}
-    x, y = x[:points], y[:points]
+    x, y, eps = x[:points], y[:points].long(), float(eps)
     with Prepared(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the gradient was exactly zero")  # it is a line of the report
         return _report(model, x, y, eps, norm, queries, plain)
@@ -176,9 +176,7 @@ def _flat(network: Network, x: Tensor, y: Tensor) -> tuple[dict[str, float], dic
     zero, small = {}, {}
     x, y = x.to(network.device), y.to(network.device)
     right = network.exact(x).argmax(1) == y
-    for name in ("ce", "margin", "angle", "dlr"):
-        if name == "dlr" and network.num_classes < 3:
-            continue
+    for name in ("ce", "margin", *(("angle", "dlr") if network.num_classes > 2 else ())):
         largest = network.gradient(x, objective(name), y, y)[2].flatten(1).abs().amax(1)[right]
         zero[name], small[name] = _share(largest == 0), _share(largest < _NEARLY)
     return zero, small

@@ -1,4 +1,7 @@
-"""Adversarial examples inside the training step: l_inf PGD on cross-entropy, or on the angle for square loss."""
+"""Adversarial examples inside the training step: l_inf PGD on cross-entropy, or on the angle for square loss.
+
+With two classes the angle is 0 or pi, whatever the outputs, and has no gradient; square loss is attacked by the margin then.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from squareloss.attacks import losses
 from squareloss.attacks._random import GOLDEN, fraction
 from squareloss.codings import Coding, Link
 from squareloss.lab.training.recipes import Adversary
@@ -28,7 +31,7 @@ def perturb(
 
     Arguments:
         forward: outputs of inputs, of the network as it is within `attacked`.
-        link: of the loss: a coding is attacked by its angle, softmax by cross-entropy.
+        link: of the loss: a coding is attacked by its angle (of two classes by the margin), softmax by cross-entropy.
         x, y: the batch.
         keys: one integer per sample, for the random start; the same key gives the same start on every device.
         compiled: makes faster functions of ours, such as `torch.compile`.
@@ -50,8 +53,10 @@ def _start(x: Tensor, keys: Tensor, eps: float) -> Tensor:
 
 def _uphill(link: Link, outputs: Tensor, y: Tensor) -> Tensor:
     """The gradient by the outputs of what the attack climbs."""
-    loss = _angle if isinstance(link, Coding) else _cross_entropy
-    gradient: Tensor = torch.func.grad(lambda f: loss(link, f, y))(outputs)
+    loss = losses.ce
+    if isinstance(link, Coding):
+        loss = losses.angle if link.num_classes(outputs.shape[1]) > 2 else losses.margin
+    gradient: Tensor = torch.func.grad(lambda f: loss(link.scores(f).float(), y).sum())(outputs)
     return gradient
 
 
@@ -85,16 +90,3 @@ def start_keys(seed: int, epoch: int | Tensor, index: Tensor) -> Tensor:
 def uniform(keys: Tensor, count: int) -> Tensor:
     """Uniform numbers in [0, 1), (N, count), from integer keys (N,) by hashing (splitmix64)."""
     return fraction((keys[:, None] * count + torch.arange(count, device=keys.device)) * GOLDEN)
-
-
-def _cross_entropy(link: Link, outputs: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(link.scores(outputs).float(), y, reduction="sum")
-
-
-def _angle(link: Link, outputs: Tensor, y: Tensor) -> Tensor:
-    """Minus the sum of cos(f, v_y); the code v_y points along e_y - 1/K."""
-    scores = link.scores(outputs).float()
-    centred = scores - scores.mean(1, keepdim=True)
-    on: Tensor = centred.gather(1, y[:, None])
-    length: Tensor = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
-    return -(on / length.clamp_min(1e-12)).sum()

@@ -140,7 +140,7 @@ def _attacks(
     model = Classifier(network, loss.link, preprocess).eval()
     coding = loss.link if isinstance(loss.link, Coding) else None
     x, y = floats(data.test.x[rows].to(device)), data.test.y[rows].to(device)
-    names = ["ce", "margin", "angle"] + (["residual"] if coding is not None else [])
+    names = ["ce", "margin"] + ["angle"] * (data.num_classes > 2) + ["residual"] * (coding is not None)
     lost = {name: torch.zeros(len(x), dtype=torch.bool, device=device) for name in [*names, WORST]}
     standing: dict[str, list[Tensor]] = {name: [] for name in lost}
     for place, radius in enumerate(sorted(eps)):  # what breaks a point breaks it at every larger radius
