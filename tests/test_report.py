@@ -88,6 +88,12 @@ def test_the_margin_is_drawn_as_a_survival_function(monkeypatch):
     assert x[-1] == pytest.approx(np.quantile(reach, 0.95)), "up to where nearly all that can be moved have moved"
 
 
+def test_points_that_nothing_moves_stand_at_every_length(monkeypatch):
+    row = Row("ce", "ce", {0: {"distances": {"radius": [np.inf] * 5}}})
+    x, y = drawn_lines(monkeypatch, [row])["l_2 radius"]["ce"]
+    assert x[-1] > 0 and (y == 1).all()
+
+
 def test_curves_with_other_points_than_the_first_are_left_out(monkeypatch):
     made = lambda epochs, value: {"curve": {"epoch": list(epochs), "train_accuracy": [value] * len(epochs)}}
     row = Row("ce", "ce", {0: made([1, 2], 0.75), 1: made([1, 2, 3], 0.1), 2: made([1, 2], 0.5)})

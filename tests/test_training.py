@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from squareloss import CrossEntropy, OneHot, Simplex, SquareLoss
-from squareloss.attacks.losses import angle, ce
+from squareloss.attacks.losses import angle, ce, margin
+from squareloss.codings import outputs_for
 from squareloss.lab.training import captured, loop, overlap
 from squareloss.lab.training.adversarial import attacked, perturb, start_keys, uniform
 from squareloss.lab.training.batches import PAD, Batches
@@ -244,6 +246,15 @@ def test_an_attack_begins_uniformly_in_the_ball_and_steps_up_its_loss():
     assert low.min() == 0 and low.max() > 0.09
 
 
+@pytest.mark.parametrize("coding", [Simplex(), Simplex(reduced=True), OneHot()])
+def test_two_classes_are_attacked_by_the_margin(coding):
+    """The angle of two classes has no gradient; what is climbed lowers the margin of every point."""
+    g = torch.Generator().manual_seed(0)
+    weight, x, y = torch.randn(6, outputs_for(coding, 2), generator=g), torch.full((50, 6), 0.5), torch.arange(50) % 2
+    start, moved = (perturb(lambda x: x @ weight, coding, Adversary(n, 0.1, 0.03), x, y, torch.arange(50)) for n in (0, 1))
+    assert bool((margin(coding.scores(moved @ weight), y) > margin(coding.scores(start @ weight), y)).all())
+
+
 @pytest.mark.parametrize("loss", [CrossEntropy(), SquareLoss(Simplex(radius=3.0))])
 def test_the_compiled_attack_is_the_attack(loss):
     net, (x, y), made = tiny().train(), images(), []
@@ -455,6 +466,8 @@ def test_a_loss_that_becomes_infinite_ends_the_run_where_it_did_so():
     steps, rates = 100 // 16, falling.lrs(1, 100 // 16)
     assert (found.value.epoch, found.value.step, found.value.lr) == (1, 8 - steps, rates[8 - steps])
     assert [row.epoch for row in found.value.curve] == [0]
+    copied = pickle.loads(pickle.dumps(found.value))  # as it leaves a worker process
+    assert vars(copied) == vars(found.value) and str(copied) == str(found.value)
 
 
 def test_frozen_parameters_stay_as_they_are():
@@ -495,6 +508,8 @@ def test_runs_side_by_side_must_be_alike():
     captured._check_alike([a, smaller, other])
     with pytest.raises(ValueError, match="same epochs"):
         captured._check_alike([a, smaller, longer])
+    with pytest.raises(ValueError, match="same labels"):
+        captured._check_alike([a, smaller, dataclasses.replace(a, y=a.y.flip(0))])
 
 
 def test_small_batches_go_first_on_the_chip_where_there_are_larger_ones():

@@ -127,7 +127,7 @@ def _distances(rows: Sequence[Row], colours: Mapping[str, int]) -> Figure:
         return NOTHING
     reach = {row.cell: [np.array(p["radius"], dtype=float) for p in row.parts("distances")] for row in rows}
     finite = np.concatenate([r[np.isfinite(r)] for parts in reach.values() for r in parts])
-    grid = np.linspace(0, float(np.quantile(finite, 0.95)) or 1.0, 30)
+    grid = np.linspace(0, (float(np.quantile(finite, 0.95)) if len(finite) else 0.0) or 1.0, 30)
     curves = {cell: (grid, np.array([[np.mean(r > g) for g in grid] for r in parts])) for cell, parts in reach.items()}
     caption = "Share of the test points that keep their class, whatever the move of that l_2 length in standardised space."
     return Figure("Decision margin", caption, [_lines("l_2 radius", "share that stands", curves, colours, dots=False)])

@@ -78,6 +78,8 @@ def _check_alike(runs: Sequence[Run]) -> None:
         ):
             if a != b:
                 raise ValueError(f"expected runs with the same {name} side by side, got {a} and {b}; train them apart")
+        if not torch.equal(run.y, first.y):
+            raise ValueError("expected runs with the same labels side by side, got others; train them apart")
 
 
 def furthest_behind(runs: Sequence[_Captured]) -> _Captured:

@@ -33,6 +33,9 @@ class Diverged(RuntimeError):
             "a warm-up, or a smaller scale of the loss (the paper's own lr 0.1, batch 128 diverges on ResNets)"
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Diverged, (self.epoch, self.step, self.lr, self.curve)  # or it could not leave a worker process
+
 
 @dataclass(frozen=True)
 class Epoch:
