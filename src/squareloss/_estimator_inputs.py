@@ -95,6 +95,13 @@ def check_kind(classes: Array, labels: Array) -> None:
         )
 
 
+def check_known(labels: Array, classes: Array) -> None:
+    """Raise if some labels are not among the classes."""
+    unknown = np.setdiff1d(labels, classes)
+    if len(unknown):
+        raise ValueError(f"expected labels among the classes {classes}, got {unknown}; give all classes to the first call")
+
+
 def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor:
     """Weights (n,) >= 0 in float64 on the device; ones for None."""
     if weight is None:
@@ -140,6 +147,13 @@ def seed(random_state: Any) -> int:
     """An integer as it is; one drawn from a `RandomState`, or from the global one if None, as scikit-learn does."""
     given = isinstance(random_state, numbers.Integral)
     return int(random_state if given else check_random_state(random_state).randint(2**31 - 1))
+
+
+def array(values: Any) -> Any:
+    """A tensor as an array, of half precision, on a GPU or with a gradient too; anything else as it is."""
+    if not isinstance(values, Tensor):
+        return values
+    return (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()
 
 
 def tensor(x: Array | Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from typing_extensions import Self
 
 from squareloss import _checks
 from squareloss import _estimator_inputs as inputs
+from squareloss._all_or_nothing import all_or_nothing
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads, objective
 from squareloss._progress import duration
 from squareloss.calibrators import Asinh
@@ -98,6 +99,10 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
     """
 
+    network_: MLP
+    loss_curve_: list[float]
+    validation_curve_: list[float]
+    n_epochs_: int
     _moments: Moments | None
 
     def __init__(
@@ -138,31 +143,34 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train from new weights. A training loss that has exploded ends with a `ConvergenceWarning`.
 
+        A fit that is refused or interrupted changes nothing: the model from before stays, or none; `partial_fit` likewise.
+
         Arguments:
             X: features (n, d), finite; sparse matrices are refused.
             y: class labels (n,), numbers or strings, of two classes or more.
             sample_weight: (n,), non-negative; only their ratios matter, and a sample of weight 0 is as good as absent.
         """
-        self._check_options()
-        X, y, weight = self._validated(X, y, sample_weight, reset=True)
-        present = weight > 0
-        if not present.any():
-            raise ValueError("expected a sample weight > 0 at least once, got none")
-        self._set_classes(np.unique(y), y, weight)
-        X, y, weight = X[present], np.searchsorted(self.classes_, y[present]), weight[present]
-        self._set_statistics(X, weight)
-        self._set_network(X.shape[1])
-        # so that the loss is a mean: the weights of classes and samples together average to one
-        weight = weight / np.mean(weight * self.class_weight_[y])
-        train, held_out = self._split(y)
-        samples = self._samples(X[train], y[train], weight[train])
-        validation = None if held_out is None else self._samples(X[held_out], y[held_out], weight[held_out])
-        self._train(samples, validation, self.max_epochs, self._batch(len(train)))
-        self._check_loss(samples)
-        if held_out is not None and self.calibrate:
-            self._set_reading(X[held_out], y[held_out], weight[held_out])
-        self._moments = None  # partial_fit may go on from here, with Adam anew
-        return self
+        with all_or_nothing(self):
+            self._check_options()
+            X, y, weight = self._validated(X, y, sample_weight, reset=True)
+            present = weight > 0
+            if not present.any():
+                raise ValueError("expected a sample weight > 0 at least once, got none")
+            self._set_classes(np.unique(y), y, weight)
+            X, y, weight = X[present], np.searchsorted(self.classes_, y[present]), weight[present]
+            self._set_statistics(X, weight)
+            self._set_network(X.shape[1])
+            # so that the loss is a mean: the weights of classes and samples together average to one
+            weight = weight / np.mean(weight * self.class_weight_[y])
+            train, held_out = self._split(y)
+            samples = self._samples(X[train], y[train], weight[train])
+            validation = None if held_out is None else self._samples(X[held_out], y[held_out], weight[held_out])
+            self._train(samples, validation, self.max_epochs, self._batch(len(train)))
+            self._check_loss(samples)
+            if held_out is not None and self.calibrate:
+                self._set_reading(X[held_out], y[held_out], weight[held_out])
+            self._moments = None  # partial_fit may go on from here, with Adam anew
+            return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """One pass over these samples, from the weights there are; from new ones at the first call.
@@ -176,23 +184,26 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             classes: all classes there will be; needed at the first call, and optional after it.
             sample_weight: (n,), non-negative; taken as it is, so that weights of different calls compare.
         """
-        self._check_options()
-        first = not hasattr(self, "network_")  # the last thing that a first call sets, so that a refused one leaves none
-        if first and classes is None:
-            raise ValueError("expected classes at the first call of partial_fit, got None; pass every label there will be")
-        if isinstance(self.class_weight, str):
-            raise ValueError("expected class_weight to be a dict or None in partial_fit, got 'balanced', which needs all data")
-        X, y, weight = self._validated(X, y, sample_weight, reset=first)
-        known = np.unique(classes) if first else self.classes_
-        for labels in (y,) if classes is None else (y, np.unique(classes)):
-            inputs.check_kind(known, labels)
-            _check_known(labels, known)
-        if first:
-            self._set_classes(np.unique(classes), y, weight)
-            self._set_statistics(X, weight)
-            self._set_network(X.shape[1])
-        self._train(self._samples(X, np.searchsorted(self.classes_, y), weight), None, 1, self._batch())
-        return self
+        with all_or_nothing(self):
+            self._check_options()
+            first = not hasattr(self, "network_")
+            if first and classes is None:
+                raise ValueError("expected classes at the first call of partial_fit, got None; pass every label there will be")
+            if isinstance(self.class_weight, str):
+                raise ValueError(
+                    "expected class_weight to be a dict or None in partial_fit, got 'balanced', which needs all data"
+                )
+            X, y, weight = self._validated(X, y, sample_weight, reset=first)
+            known = np.unique(classes) if first else self.classes_
+            for labels in (y,) if classes is None else (y, np.unique(classes)):
+                inputs.check_kind(known, labels)
+                inputs.check_known(labels, known)
+            if first:
+                self._set_classes(np.unique(classes), y, weight)
+                self._set_statistics(X, weight)
+                self._set_network(X.shape[1])
+            self._train(self._samples(X, np.searchsorted(self.classes_, y), weight), None, 1, self._batch())
+            return self
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores (n, K), whose argmax is the class; for two classes (n,), positive for `classes_[1]`."""
@@ -216,18 +227,17 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         array: np.ndarray = probabilities.numpy()
         return array
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "network_")  # a refused call may leave the number of features, which is no fit
-
     def _train(self, samples: Samples, held_out: Samples | None, epochs: int, batch_size: int) -> None:
         """Train `network_` for so many epochs, or until the loss on the held-out samples has stopped falling."""
         self.batch_size_ = batch_size
-        self.network_.to(samples.x.device)
+        # what there was before is copied, not changed: it comes back if this is refused
+        network = copy.deepcopy(self.network_).to(samples.x.device)
+        self.loss_curve_, self.validation_curve_ = [*self.loss_curve_], [*self.validation_curve_]
         loss = copy.deepcopy(self.loss_).to(samples.x.device)
         options = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay}
-        trainer = Trainer(self.network_, loss, **options, moments=_to(self._moments, samples.x.device))
+        trainer = Trainer(network, loss, **options, moments=_to(copy.deepcopy(self._moments), samples.x.device))
         best, best_loss, started = trainer.flat, math.inf, time.monotonic()
-        with enough_threads(self.network_, batch_size):
+        with enough_threads(network, batch_size):
             for epoch in range(epochs):
                 self.loss_curve_.append(self._epoch(trainer, samples))
                 if held_out is not None:
@@ -242,7 +252,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             self.best_epoch_ = self.n_epochs_
         trainer.flat.copy_(best)
         trainer.write_back()
-        self.network_.cpu()
+        self.network_ = network.cpu()
         self._moments = _to(trainer.moments, torch.device("cpu"))
 
     def _epoch(self, trainer: Trainer, samples: Samples) -> float:
@@ -286,7 +296,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     def _outputs(self, X: Any) -> Tensor:
         check_is_fitted(self)
-        return self._forward(validate_data(self, _array(X), dtype=[np.float64, np.float32], reset=False))
+        return self._forward(validate_data(self, inputs.array(X), dtype=[np.float64, np.float32], reset=False))
 
     def _forward(self, X: np.ndarray) -> Tensor:
         """The network's outputs (n, width), float64 on the CPU.
@@ -304,8 +314,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         return torch.cat(outputs)
 
     def _validated(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        inputs.check_present(_array(y))
-        X, y = validate_data(self, _array(X), _array(y), dtype=[np.float64, np.float32], reset=reset)
+        inputs.check_present(inputs.array(y))
+        X, y = validate_data(self, inputs.array(X), inputs.array(y), dtype=[np.float64, np.float32], reset=reset)
         check_classification_targets(y)
         return X, y, _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
@@ -340,8 +350,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self._seed = int(draw(2**31 - 1))
         width = outputs_for(self.loss_.link, len(self.classes_))
         self.network_ = MLP(inputs, self.hidden, width, generator=torch.Generator().manual_seed(self._seed))
-        self.loss_curve_: list[float] = []
-        self.validation_curve_: list[float] = []
+        self.loss_curve_ = []
+        self.validation_curve_ = []
         self.n_epochs_ = 0
         self.best_epoch_ = 0
         self.reading_: Asinh | None = None
@@ -400,12 +410,6 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 raise ValueError(f"expected {name} to be {expected}, got {getattr(self, name)!r}")
 
 
-def _check_known(labels: np.ndarray, classes: np.ndarray) -> None:
-    unknown = np.setdiff1d(labels, classes)
-    if len(unknown):
-        raise ValueError(f"expected labels among the classes {classes}, got {unknown}; give all classes to the first call")
-
-
 def _loss(loss: str | Loss, num_classes: int) -> Loss:
     """A loss of its own for the estimator, without reduction: it weights samples itself."""
     if isinstance(loss, str):
@@ -432,13 +436,6 @@ def _class_weights(given: Any, classes: np.ndarray, y: np.ndarray, weight: np.nd
         return weights
     counts = np.bincount(np.searchsorted(classes, y), weights=weight, minlength=len(classes))
     return np.where(counts > 0, weight.sum() / (len(classes) * np.maximum(counts, np.finfo(float).tiny)), 1.0)
-
-
-def _array(values: Any) -> Any:
-    """A tensor as an array, of half precision, on a GPU or with a gradient too; anything else as it is."""
-    if not isinstance(values, Tensor):
-        return values
-    return (values.float() if values.dtype == torch.bfloat16 else values).detach().cpu().numpy()
 
 
 def _to(moments: Moments | None, device: torch.device) -> Moments | None:

@@ -7,7 +7,6 @@ behind it can be updated, widened by classes, and taken back.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 
 from squareloss import _estimator_inputs as inputs
+from squareloss._all_or_nothing import all_or_nothing
 from squareloss._estimator_inputs import Array
 from squareloss._probe_engine import Engine, Options
 from squareloss._random_features import RandomFeatures
@@ -99,7 +99,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         leave-one-out is lost in rounding is never chosen: its results in `path_` are NaN, and a warning says so.
         If it is the only one, there may be coefficients and predictions but no probabilities.
         """
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             X = inputs.features(self, X, reset=True)
             columns, many = inputs.labels(y, len(X))
             if len(X) < 2:
@@ -130,7 +130,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 call the default is those of y; later, a label that is not known is an error unless it is named here. Numbers
                 beside text are refused.
         """
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             first = not hasattr(self, "classes_")
             X = inputs.features(self, X, reset=first)
             columns, many = inputs.labels(y, len(X))
@@ -146,7 +146,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         the result is that of `fit`. A plain iterator can be read only once, and the result is that of `partial_fit` on every
         chunk. Classes are added as they turn up.
         """
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             return self._fit_chunks(chunks if callable(chunks) else functools.partial(iter, chunks), chunks)
 
     def _fit_chunks(self, again: Callable[[], Iterable[Any]], chunks: Any) -> RidgeProbe:
@@ -250,17 +250,6 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def path_(self) -> Any:
         """Leave-one-out Brier score and accuracy of every candidate lambda."""
         return self._fitted(lambda s: {"lambda": s.lambdas, "brier": s.brier, "accuracy": s.accuracy})
-
-    @contextlib.contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Put everything back if what is done here is refused; an engine that was there before must be changed last."""
-        before = dict(self.__dict__)
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
 
     def _begin(self, X: Any, many: bool, classes: list[Array]) -> None:
         """A new model: its classes, its device, and no samples."""
