@@ -81,6 +81,20 @@ def test_samples_of_weight_zero_are_as_good_as_absent(blobs: tuple[np.ndarray, n
     np.testing.assert_allclose(a.predict_proba(X), b.predict_proba(X), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("value", [0.0, 0.1])
+def test_a_feature_that_varies_only_without_weight_is_constant(value: float) -> None:
+    """Also in partial_fit, whose statistics are those of fit."""
+    rng = np.random.default_rng(0)
+    X, weight = rng.normal(size=(300, 3)), np.where(np.arange(300) < 7, 0.0, rng.uniform(0.5, 2, size=300))
+    X[:, 2] = np.where(weight > 0, value, 1.0)
+    y = (X[:, 0] > 0).astype(int)
+    whole = small(max_epochs=1).fit(X, y, sample_weight=weight)
+    part = small().partial_fit(X, y, classes=[0, 1], sample_weight=weight)
+    assert part.scale_[2] == 1
+    np.testing.assert_array_equal(part.mean_, whole.mean_)
+    np.testing.assert_array_equal(part.scale_, whole.scale_)
+
+
 def test_a_call_of_partial_fit_is_an_epoch(blobs: tuple[np.ndarray, np.ndarray]) -> None:
     X, y = blobs
     options = {"batch_size": 50, "weight_decay": 0.1}

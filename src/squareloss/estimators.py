@@ -153,10 +153,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         with all_or_nothing(self):
             self._check_options()
             X, y, weight = self._validated(X, y, sample_weight, reset=True)
-            present = weight > 0
-            if not present.any():
-                raise ValueError("expected a sample weight > 0 at least once, got none")
             self._set_classes(np.unique(y), y, weight)
+            present = weight > 0
             X, y, weight = X[present], np.searchsorted(self.classes_, y[present]), weight[present]
             self._set_statistics(X, weight)
             self._set_network(X.shape[1])
@@ -176,8 +174,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """One pass over these samples, from the weights there are; from new ones at the first call.
 
         n calls on the same samples do what `fit` with `max_epochs=n`, a number for `batch_size` ("auto" is 200 here) and no
-        early stopping does. Features are standardised by the statistics of the first call, and Adam's state is kept between
-        calls. The reading that `fit` has found stays.
+        early stopping does. Features are standardised by the statistics of the first call, of its samples of positive weight,
+        and Adam's state is kept between calls. The reading that `fit` has found stays.
 
         Arguments:
             X, y: as in `fit`; y may lack classes.
@@ -200,7 +198,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 inputs.check_known(labels, known)
             if first:
                 self._set_classes(np.unique(classes), y, weight)
-                self._set_statistics(X, weight)
+                present = weight > 0  # a feature that varies among the others alone has no scale
+                self._set_statistics(X[present], weight[present])
                 self._set_network(X.shape[1])
             self._train(self._samples(X, np.searchsorted(self.classes_, y), weight), None, 1, self._batch())
             return self
@@ -317,7 +316,10 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         inputs.check_present(inputs.array(y))
         X, y = validate_data(self, inputs.array(X), inputs.array(y), dtype=[np.float64, np.float32], reset=reset)
         check_classification_targets(y)
-        return X, y, _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not (weight > 0).any():  # newer versions of scikit-learn say so themselves
+            raise ValueError("expected a sample weight > 0 at least once, got none; leave these samples out")
+        return X, y, weight
 
     def _set_classes(self, classes: np.ndarray, y: np.ndarray, weight: np.ndarray) -> None:
         if len(classes) < 2:
