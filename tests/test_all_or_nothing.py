@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 from squareloss._mlp_training import Trainer
 from squareloss.estimators import SquareLossClassifier
+from squareloss.ntk import NTKClassifier, classifier
 
 
 def samples(n=90, seed=0):
@@ -28,11 +29,11 @@ def state(model):
 
 
 def interrupt(monkeypatch, owner, name, call):
-    """Ctrl-C once the method has done its work for so many calls."""
+    """Ctrl-C at the end of such a call of the function."""
     original, count = getattr(owner, name), itertools.count(1)
 
-    def method(self, *arguments):
-        answer = original(self, *arguments)
+    def method(*arguments, **options):
+        answer = original(*arguments, **options)
         if next(count) == call:
             raise KeyboardInterrupt
         return answer
@@ -94,4 +95,43 @@ def test_a_partial_fit_that_diverges_is_refused_as_a_whole(begun):
     before = state(model)
     with pytest.raises(ValueError, match="expected a finite training loss"):
         model.set_params(learning_rate=1e30).partial_fit(x, y, classes=[0, 1, 2])
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(
+    ("options", "labels", "error"),
+    [
+        ({}, ["other"] * 90, ValueError),
+        ({"memory_gb": 1e-9}, None, MemoryError),
+        ({"memory_gb": 1e-9, "solver": "iterative", "random_state": 7}, None, MemoryError),
+        ({"mu": 0.0}, None, ValueError),  # rows are repeated
+        ({"kernel": "none"}, None, TypeError),
+    ],
+)
+def test_a_kernel_fit_that_is_refused_is_the_one_from_before(begun, options, labels, error):
+    x, y = samples()
+    model = NTKClassifier(1.0)
+    if begun:
+        model.fit(x, y)
+    before = state(model)
+    other = np.repeat(100 * x[:45, :2] + 5, 2, axis=0)
+    with pytest.raises(error):
+        model.set_params(**options).fit(other, y[::-1] + 3 if labels is None else labels)
+    assert state(model) == before
+    if not begun:
+        with pytest.raises(NotFittedError):
+            model.predict(x)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_kernel_fit_that_is_interrupted_is_the_one_from_before(monkeypatch, begun):
+    x, y = samples()
+    model = NTKClassifier(1.0)
+    if begun:
+        model.fit(x, y)
+    before = state(model)
+    interrupt(monkeypatch, classifier, "fit_curve", 1)  # the last thing it does
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(x[::-1], y)
     assert state(model) == before

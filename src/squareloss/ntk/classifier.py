@@ -14,6 +14,7 @@ from torch import Tensor
 
 from squareloss import _checks
 from squareloss import _estimator_inputs as inputs
+from squareloss._all_or_nothing import all_or_nothing
 from squareloss._probability_map import fit_curve
 from squareloss._selection import encode
 from squareloss.ntk.cholesky import Factor
@@ -96,40 +97,41 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Fit features X (n, d) and labels y (n,), with squares weighted by sample_weight (n,), which are not negative.
 
         Samples of weight 0 count for nothing, but their classes are known; leaving a sample out removes it whatever its weight.
-        The mean weight is from 1e-30 to 1e30.
+        The mean weight is from 1e-30 to 1e30. A fit that is refused or interrupted changes nothing.
         """
-        X = inputs.features(self, X, reset=True)
-        columns, many = inputs.labels(y, len(X))
-        if many:
-            raise ValueError(f"expected one label a sample, y of shape ({len(X)},), got shape {np.shape(y)}")
-        mus = self._check_options()
-        self._device, self._seed = inputs.device_for(X, self.device), inputs.seed(self.random_state)
-        weight = inputs.weights(sample_weight, X, self._device)
-        present = weight > 0
-        if (count := int(present.sum())) < 2:
-            raise ValueError(
-                f"expected at least 2 samples{'' if count == len(X) else ' of positive weight'}, got n_samples = {count}; "
-                "leave-one-out needs one to be left"
-            )
-        if not 1 / LARGEST <= (mean := float(weight.mean())) <= LARGEST:
-            raise ValueError(
-                f"expected weights of {1 / LARGEST:.0e} to {LARGEST:.0e} on average, got {mean:.0e}; "
-                "multiply all of them by one number, and mu too"
-            )
-        self.classes_ = np.unique(columns[:, 0])
-        if len(self.classes_) < 2:
-            raise ValueError(f"expected two classes or more, got one class: {self.classes_.tolist()}")
-        labels = torch.from_numpy(inputs.indices(self.classes_, columns[:, 0])).to(self._device)
-        if count < len(X):
-            X = X[present.to(X.device) if isinstance(X, Tensor) else present.cpu().numpy()]
-            labels, weight = labels[present], weight[present]
-        points = self._place(X, weight)
-        limit = EXACT if mus is not None and len(mus) == 1 else CHOICE
-        exact = self.solver == "exact" or (self.solver == "auto" and len(points) <= limit)
-        left = (self._fit_exact if exact else self._fit_iterative)(points, labels, weight, mus)
-        frequency = torch.bincount(labels, weight, minlength=len(self.classes_)) / weight.sum()
-        self._curve = fit_curve(*left, frequency, progress=self.verbose)
-        return self
+        with all_or_nothing(self):
+            X = inputs.features(self, X, reset=True)
+            columns, many = inputs.labels(y, len(X))
+            if many:
+                raise ValueError(f"expected one label a sample, y of shape ({len(X)},), got shape {np.shape(y)}")
+            mus = self._check_options()
+            self._device, self._seed = inputs.device_for(X, self.device), inputs.seed(self.random_state)
+            weight = inputs.weights(sample_weight, X, self._device)
+            present = weight > 0
+            if (count := int(present.sum())) < 2:
+                raise ValueError(
+                    f"expected at least 2 samples{'' if count == len(X) else ' of positive weight'}, got n_samples = {count}; "
+                    "leave-one-out needs one to be left"
+                )
+            if not 1 / LARGEST <= (mean := float(weight.mean())) <= LARGEST:
+                raise ValueError(
+                    f"expected weights of {1 / LARGEST:.0e} to {LARGEST:.0e} on average, got {mean:.0e}; "
+                    "multiply all of them by one number, and mu too"
+                )
+            self.classes_ = np.unique(columns[:, 0])
+            if len(self.classes_) < 2:
+                raise ValueError(f"expected two classes or more, got one class: {self.classes_.tolist()}")
+            labels = torch.from_numpy(inputs.indices(self.classes_, columns[:, 0])).to(self._device)
+            if count < len(X):
+                X = X[present.to(X.device) if isinstance(X, Tensor) else present.cpu().numpy()]
+                labels, weight = labels[present], weight[present]
+            points = self._place(X, weight)
+            limit = EXACT if mus is not None and len(mus) == 1 else CHOICE
+            exact = self.solver == "exact" or (self.solver == "auto" and len(points) <= limit)
+            left = (self._fit_exact if exact else self._fit_iterative)(points, labels, weight, mus)
+            frequency = torch.bincount(labels, weight, minlength=len(self.classes_)) / weight.sum()
+            self._curve = fit_curve(*left, frequency, progress=self.verbose)
+            return self
 
     def decision_function(self, X: Any) -> Any:
         """The scores f + shift_ (n, K), zero-sum; for two classes those of the second, (n,)."""
