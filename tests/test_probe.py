@@ -467,6 +467,20 @@ def test_missing_labels_are_said_to_be_missing(missing):
             model.fit(x, y)
 
 
+@pytest.mark.parametrize(("other", "kinds"), [(np.arange(20) % 2, "text and int"), (np.arange(20) % 2 > 0, "text and bool")])
+def test_label_sets_of_several_kinds_are_refused_and_can_be_made_text(other, kinds):
+    pandas = pytest.importorskip("pandas")
+    x, words = np.random.default_rng(0).normal(size=(20, 3)), np.array(["a", "b", "c", "a"] * 5)
+    y = pandas.DataFrame({"words": words, "other": other})
+    with pytest.raises(ValueError, match=f"expected label sets of one kind, got columns of {kinds}; convert them, .*astype"):
+        RidgeProbe([1.0]).fit(x, y)
+    probe = RidgeProbe([1.0]).fit(x, y.astype(str))
+    for column, labels in enumerate((words, other)):
+        alone = RidgeProbe([1.0]).fit(x, labels)
+        np.testing.assert_array_equal(probe.predict(x)[:, column], alone.predict(x).astype(str))
+    np.testing.assert_array_equal(RidgeProbe([1.0]).fit(x, y.astype(str).to_numpy(object)).predict(x), probe.predict(x))
+
+
 def test_names_of_a_table_are_forgotten_when_a_tensor_is_fitted():
     pandas = pytest.importorskip("pandas")
     x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2

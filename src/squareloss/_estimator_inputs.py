@@ -62,6 +62,7 @@ def labels(y: Any, count: int) -> tuple[Array, bool]:
         )
     check_present(y)
     columns: Array = y.reshape(count, -1)
+    _check_one_kind(columns)
     for column in columns.T:
         check_classification_targets(column)
     if columns.dtype.kind == "f" and not np.isfinite(columns).all():
@@ -69,6 +70,17 @@ def labels(y: Any, count: int) -> tuple[Array, bool]:
     if y.ndim == 2 and y.shape[1] == 1:
         column_or_1d(y, warn=True)
     return columns, columns.shape[1] > 1
+
+
+def _check_one_kind(columns: Array) -> None:
+    """Raise if label sets (n, S) are of several kinds, as a table may have them: they, and their predictions, are one array."""
+    firsts = columns[0] if columns.dtype == object else []
+    kinds = dict.fromkeys("text" if isinstance(first, str) else type(first).__name__ for first in firsts)
+    if len(kinds) > 1:
+        raise ValueError(
+            f"expected label sets of one kind, got columns of {' and '.join(kinds)}; "
+            "convert them, such as by y.astype(str), or fit a model to each"
+        )
 
 
 def check_present(y: Any) -> None:
