@@ -316,6 +316,14 @@ def test_bad_input():
     twice = np.concatenate([x, x]), np.concatenate([y, y])
     with pytest.raises(ValueError, match="40 of 80 points are repeated"):
         NTKClassifier(0.0).fit(*twice)
+    with pytest.raises(ValueError, match="expected mu > 0 for a singular kernel matrix, got mu = 0; raise mu"):
+        NTKClassifier([0.0, 1.0]).fit(*twice)
+    for mu in (0, [0.0, 1.0]):
+        with pytest.raises(ValueError, match="expected mu > 0 for the iterative solver, got mu = 0; .* solver='exact'"):
+            NTKClassifier(mu, solver="iterative").fit(x, y)
+        assert NTKClassifier(mu, solver="exact").fit(x, y).mu_ in (0, 1)
+    with pytest.raises(ValueError, match="expected tolerance > 0 and finite, got 0$"):
+        NTKClassifier(1.0, solver="iterative", tolerance=0).fit(x, y)
     NTKClassifier(0.1).fit(*twice)
     for options in ({"solver": "fast"}, {"criterion": "loss"}):
         with pytest.raises(ValueError, match="Unknown.*Available"):

@@ -184,7 +184,7 @@ def test_leave_one_out_of_a_path_is_that_of_every_mu(outputs):
     for mu, part in zip(mus, path, strict=True):
         torch.testing.assert_close(part, spectral.leave_one_out(mu), atol=1e-10, rtol=0)
     repeated = torch.cat([x, x])
-    with pytest.raises(ValueError, match="expected lambda > 0 for a singular kernel matrix"):
+    with pytest.raises(ValueError, match="expected mu > 0 for a singular kernel matrix, got mu = 0; raise mu"):
         Spectral.of(repeated, torch.cat([y, y])).leave_one_out_path([1.0, 0.0])
 
 
@@ -194,7 +194,7 @@ def test_repeated_points_need_a_penalty(kernel):
     x[7], x[9] = x[1], x[2]
     with pytest.raises(ValueError, match="mu = 0, but 2 of 50 points are repeated.*raise mu"):
         ridge(x, y, 0.0, kernel)
-    with pytest.raises(ValueError, match="singular kernel matrix"):
+    with pytest.raises(ValueError, match="expected mu > 0 for a singular kernel matrix, got mu = 0; raise mu"):
         Spectral.of(x, y, kernel).ridge(0.0)
     assert bool(ridge(x, y, 1e-6, kernel).dual.isfinite().all())
 

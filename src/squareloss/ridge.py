@@ -239,12 +239,12 @@ class KernelPath:
         """The default path: see `default_lambdas`."""
         return default_lambdas(self.values, len(self.values))
 
-    def check_regular(self, lam: float) -> None:
-        """Raise if there is no single solution at this lambda."""
-        _checks.not_negative("lambda", lam)
+    def check_regular(self, lam: float, name: str = "lambda") -> None:
+        """Raise if there is no single solution at this lambda, which the caller may have under another name."""
+        _checks.not_negative(name, lam)
         if lam == 0 and len(self.values) and bool(self.values.min() <= _threshold(self.values)):
             raise ValueError(
-                "expected lambda > 0 for a singular kernel matrix, got lambda = 0; raise lambda or drop repeated samples"
+                f"expected {name} > 0 for a singular kernel matrix, got {name} = 0; raise {name} or drop repeated samples"
             )
 
 

@@ -228,6 +228,8 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fit_iterative(self, points: Tensor, labels: Tensor, weight: Tensor, mus: list[float] | None) -> LeftOut:
         """mu by samples held out, from the largest mu down, and their scores; then all samples."""
+        if mus is not None and 0 in mus:
+            raise ValueError("expected mu > 0 for the iterative solver, got mu = 0; raise it, or use solver='exact'")
         kernel = check_kernel(self.kernel)
         order = torch.randperm(len(points), generator=torch.Generator().manual_seed(self._seed)).to(points.device)
         held = min(HELD_OUT, max(1, len(points) // 5))

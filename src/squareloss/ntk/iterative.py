@@ -129,8 +129,9 @@ def conjugate_gradients(
     """
     points, targets, kernel = problem(x, y, kernel)
     _checks.not_negative("mu", mu)
-    if mu == 0 or not tolerance > 0:
-        raise ValueError(f"expected mu > 0 and tolerance > 0, got mu = {mu}, tolerance = {tolerance}; mu = 0 needs `ridge`")
+    if mu == 0:
+        raise ValueError("expected mu > 0, got mu = 0; use `ridge`, which can interpolate")
+    _checks.positive("tolerance", tolerance)
     if preconditioner is None:
         rank = min(len(points), rank or default_rank(len(points)))
         check_memory(len(points) * rank * dtype.itemsize, points.device, memory_gb)

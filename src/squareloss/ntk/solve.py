@@ -147,7 +147,7 @@ class Spectral:
 
     def ridge(self, mu: float) -> Solution:
         """The solution at one mu."""
-        _checks.not_negative("mu", mu)
+        self.eigen.check_regular(mu, "mu")
         return Solution(self.kernel, self.points, self.eigen.solve(mu)[0].view(self.shape), mu)
 
     def flow(self, time: float, mu: float = 0.0) -> Solution:
@@ -173,8 +173,7 @@ class Spectral:
     def leave_one_out_path(self, mus: Sequence[float]) -> list[Tensor]:
         """`leave_one_out` at every mu: several at once, in half the memory of H; the vectors are squared once for them."""
         for mu in mus:
-            _checks.not_negative("mu", mu)
-            self.eigen.check_regular(mu)
+            self.eigen.check_regular(mu, "mu")
         group = max(1, len(self.points) // (2 * self.eigen.targets.shape[1]))
         parts = [self.eigen.leave_one_out_path(mus[first : first + group]) for first in range(0, len(mus), group)]
         return [left_out.view(self.shape) for part in parts for left_out in part]
