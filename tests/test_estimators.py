@@ -523,3 +523,13 @@ def test_every_class_is_trained_whatever_the_loss_ignores():
     options, losses = {"hidden": (4,), "max_epochs": 3, "random_state": 0}, (CrossEntropy(), CrossEntropy(ignore_index=1))
     plain, other = (SquareLossClassifier(loss=loss, **options).fit(x, y) for loss in losses)
     np.testing.assert_array_equal(plain.predict_proba(x), other.predict_proba(x))
+
+
+@pytest.mark.parametrize("kind", [lambda w: w.requires_grad_(), lambda w: w.to(torch.bfloat16)])
+def test_weights_may_be_tensors_as_features_may(kind):
+    x, y = load_iris(return_X_y=True)
+    weight = torch.arange(150).remainder(3).float()
+    found, expected = (
+        SquareLossClassifier(max_epochs=2, random_state=0).fit(x, y, w) for w in (kind(weight.clone()), weight.numpy())
+    )
+    np.testing.assert_array_equal(found.predict_proba(x), expected.predict_proba(x))

@@ -469,3 +469,17 @@ def test_a_stream_says_how_far_it_is(capsys, monkeypatch, total, said):
     assert shown.split("\r")[-1] == said + "\n"
     assert list(_estimator_inputs.watch(blocks, total, "sums", verbose=False)) == blocks
     assert capsys.readouterr().err == ""
+
+
+def test_a_chunk_of_samples_that_count_for_nothing():
+    x, y = blobs(200, 8)
+    weight = np.repeat([0.0, 1.0, 0.0, 2.0], 50)
+    whole = RidgeProbe().fit(x, y, weight)
+    pieces = RidgeProbe().fit_chunks(lambda: ((x[p], y[p], weight[p]) for p in np.split(np.arange(200), 4)))
+    stream = RidgeProbe()
+    for p in np.split(np.arange(200), 4):
+        stream.partial_fit(x[p], y[p], sample_weight=weight[p])
+    for probe in (pieces, stream):
+        same_model(probe, whole)
+    with pytest.raises(ValueError, match="weights of zero leave none"):
+        RidgeProbe().fit(x, y, np.zeros(200))

@@ -118,7 +118,9 @@ def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor:
     """Weights (n,) >= 0 in float64 on the device; ones for None."""
     if weight is None:
         return torch.ones((), dtype=torch.float64, device=device).expand(len(x))
-    weight = weight.detach().cpu().numpy() if isinstance(weight, Tensor) else weight
+    weight = np.asarray(array(weight))
+    if weight.shape == (len(x),) and not weight.any():  # of a chunk, perhaps; newer versions of scikit-learn refuse them
+        return torch.zeros(len(x), dtype=torch.float64, device=device)
     shape = np.broadcast_to(np.float64(0), tuple(x.shape))  # only its length is read
     checked = _check_sample_weight(weight, shape, dtype=np.float64, ensure_non_negative=True)
     return torch.from_numpy(np.array(checked)).to(device)

@@ -316,7 +316,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         inputs.check_present(inputs.array(y))
         X, y = validate_data(self, inputs.array(X), inputs.array(y), dtype=[np.float64, np.float32], reset=reset)
         check_classification_targets(y)
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weight = _check_sample_weight(inputs.array(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
         if not (weight > 0).any():  # newer versions of scikit-learn say so themselves
             raise ValueError("expected a sample weight > 0 at least once, got none; leave these samples out")
         return X, y, weight

@@ -111,7 +111,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if (count := int(present.sum())) < 2:
                 raise ValueError(
                     f"expected at least 2 samples{'' if count == len(X) else ' of positive weight'}, got n_samples = {count}; "
-                    "leave-one-out needs one to be left"
+                    "leave-one-out needs one to be left, and weights of zero leave none"
                 )
             if not 1 / LARGEST <= (mean := float(weight.mean())) <= LARGEST:
                 raise ValueError(
