@@ -105,6 +105,19 @@ def test_npz_that_is_refused(tmp_path):
         assert "pickle" not in str(error.value)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.uint16])
+@pytest.mark.parametrize("top", [255, 1])
+def test_advice_on_images_that_are_no_bytes_gives_the_images(tmp_path, dtype, top):
+    y, images = np.arange(20) % 2, np.random.default_rng(0).integers(0, 2, (20, 4, 4)) * 255
+    images[:, 0, 0] = 100 if top == 255 else 255
+    x = (images // (255 // top)).astype(dtype)
+    with pytest.raises(ValueError, match=f"got {np.dtype(dtype)}; save ") as error:
+        load(_npz(tmp_path, x=x, y=y))
+    assert np.array_equal(eval(str(error.value).partition("; save ")[2], {"x": x, "np": np}), images)
+    with pytest.raises(ValueError, match="bring the values, now 0 to 510, to 0 to 255, and save"):
+        load(_npz(tmp_path, x=2 * images, y=y))
+
+
 def test_npz_class_that_only_the_test_set_has(tmp_path):
     x = np.random.default_rng(0).normal(size=(6, 2))
     path = _npz(tmp_path, x_train=x, y_train=[0, 1, 0, 1, 0, 1], x_test=x, y_test=[0, 1, 2, 0, 1, 2])

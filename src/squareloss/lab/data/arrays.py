@@ -97,8 +97,18 @@ def _inputs(x: Array, what: str) -> tuple[Kind, Tensor]:
     if x.ndim not in (3, 4):
         raise ValueError(f"{what}: expected a table (n, D) or images (n, H, W), (n, C, H, W) or (n, H, W, C), got {x.shape}")
     if x.dtype != np.uint8:
-        raise ValueError(f"{what}: expected images as bytes (uint8), got {x.dtype}; save (x * 255).round().astype(np.uint8)")
+        raise ValueError(f"{what}: expected images as bytes (uint8), got {x.dtype}; {_to_bytes(x)}")
     return "image", torch.from_numpy(_channel_first(x, what))
+
+
+def _to_bytes(x: Array) -> str:
+    """How to save images of other numbers: by their values, for a byte keeps only what is left of a number modulo 256."""
+    low, high = (x.min(), x.max()) if x.size else (0, 0)
+    if low >= 0 and high <= 1:
+        return "save (x * 255).round().astype(np.uint8)"
+    if low >= 0 and high <= 255:
+        return "save x.round().astype(np.uint8)"
+    return f"bring the values, now {low:g} to {high:g}, to 0 to 255, and save x.round().astype(np.uint8)"
 
 
 def _check_columns(tables: list[Array], what: str) -> None:
