@@ -407,6 +407,18 @@ def test_bad_arguments(tmp_path):
         Standardize.from_data(inputs()[:0])
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_what_is_not_finite_standardizes_nothing(wrong):
+    x = inputs()
+    x[0, 1] = wrong
+    words = "expected finite mean and std, got NaN or infinity at feature {}; fill or drop such values"
+    with pytest.raises(ValueError, match=words.format(1)):
+        Standardize.from_data(x)
+    for mean, std in ((wrong, 1.0), (0.0, wrong)):
+        with pytest.raises(ValueError, match=words.format(0)):
+            Standardize(mean, std)
+
+
 def test_links_and_state_that_cannot_be_saved(tmp_path):
     class Own(Softmax):
         pass

@@ -37,6 +37,11 @@ class Standardize(nn.Module):
         mean, std = torch.as_tensor(mean, dtype=dtype), torch.as_tensor(std, dtype=dtype)
         if mean.shape != std.shape or mean.ndim > 1:
             raise ValueError(f"expected mean and std of one shape, () or (C,), got {tuple(mean.shape)} and {tuple(std.shape)}")
+        bad = (~(mean.isfinite() & std.isfinite())).flatten().nonzero()
+        if len(bad):
+            raise ValueError(
+                f"expected finite mean and std, got NaN or infinity at feature {int(bad[0])}; fill or drop such values"
+            )
         if not bool((std > 0).all()):
             raise ValueError(f"expected std > 0, got {float(std.min())}; set it to 1 where a feature is constant")
         self.register_buffer("mean", mean)
