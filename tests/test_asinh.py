@@ -264,6 +264,17 @@ def test_class_weights_are_divided_out():
         Asinh(class_weight=torch.tensor([0.0, 1.0]))
 
 
+@pytest.mark.parametrize("kind", [list, np.asarray])
+def test_weights_that_are_no_tensors_are_refused_with_advice_that_helps(kind):
+    s, y = estimates(30, 3)
+    advice = "as a torch.Tensor, got (list|ndarray); use torch.as_tensor"
+    with pytest.raises(TypeError, match=f"expected weight {advice}"):
+        Asinh().fit(s, y, weight=kind([1.0] * 30))
+    with pytest.raises(TypeError, match=f"expected class_weight {advice}"):
+        Asinh(class_weight=kind([1, 2, 3]))
+    Asinh(class_weight=torch.as_tensor(kind([1, 2, 3]))).fit(s, y, weight=torch.as_tensor(kind([1.0] * 30)))
+
+
 def test_a_state_from_before_there_were_floors():
     s, _ = estimates(10)
     state = Asinh(2.0, 0.1, 0.5, 0.25).state()

@@ -52,6 +52,7 @@ def read_weight(weight: Tensor | None, scores: Tensor) -> Tensor:
     """
     if weight is None:
         return scores.new_ones(len(scores))
+    _inputs.tensor(weight, "weight")
     if weight.shape != scores.shape[:1]:
         raise ValueError(f"expected weight of shape ({len(scores)},), one per sample, got {tuple(weight.shape)}")
     wide = weight.to(scores)

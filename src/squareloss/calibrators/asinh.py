@@ -14,6 +14,7 @@ from typing_extensions import Self
 from squareloss import simplex
 from squareloss.calibrators._held_out import Shown, fitted, read, read_weight
 from squareloss.calibrators.temperature import best_slope, spread
+from squareloss.metrics._inputs import tensor
 
 WIDTHS = (0.01, 0.1, 1.0, 10.0)  # of the spread: where the search for w begins
 
@@ -52,8 +53,10 @@ class Asinh(Shown):
                 raise ValueError(f"expected a {name} > 0, got {value}")
         if not 0 <= floor < 1:
             raise ValueError(f"expected a floor in [0, 1), got {floor}")
-        if class_weight is not None and not bool((class_weight > 0).all()):
-            raise ValueError(f"expected positive class weights to undo, got {float(class_weight.min())}")
+        if class_weight is not None:
+            tensor(class_weight, "class_weight")
+            if not bool((class_weight > 0).all()):
+                raise ValueError(f"expected positive class weights to undo, got {float(class_weight.min())}")
         self.slope_, self.centre_, self.width_, self.floor_ = slope, centre, width, floor
         self.class_weight = class_weight
 

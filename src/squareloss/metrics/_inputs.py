@@ -107,10 +107,15 @@ def finite_range(values: Tensor, what: str) -> tuple[float, float]:
     return low, high
 
 
-def floats(values: Tensor, what: str) -> Tensor:
-    """A detached tensor in float32 or float64, or a clear error."""
+def tensor(values: Tensor, what: str) -> None:
+    """Raise for anything but a tensor."""
     if not isinstance(values, Tensor):
         raise TypeError(f"expected {what} as a torch.Tensor, got {type(values).__name__}; use torch.as_tensor(...)")
+
+
+def floats(values: Tensor, what: str) -> Tensor:
+    """A detached tensor in float32 or float64, or a clear error."""
+    tensor(values, what)
     if not values.is_floating_point():
         raise TypeError(f"expected floating-point {what}, got {values.dtype}; pass one value per class, not classes")
     values = values.detach()
@@ -119,8 +124,7 @@ def floats(values: Tensor, what: str) -> Tensor:
 
 def classes(labels: Tensor, values: Tensor) -> Tensor:
     """Labels (N,) for values (N, K), checked, as int64 on the device of the values."""
-    if not isinstance(labels, Tensor):
-        raise TypeError(f"expected labels as a torch.Tensor, got {type(labels).__name__}; use torch.as_tensor(...)")
+    tensor(labels, "labels")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(f"expected integer labels, got {labels.dtype}; use labels.long() of class indices")
     if labels.shape != values.shape[:1]:
