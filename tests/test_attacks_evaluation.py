@@ -60,7 +60,8 @@ def test_gaussian_noise_is_added_where_it_says(net):
     standardised = attacks.gaussian_noise(net, x, y, (0.4, 1.6), channel_std=[0.5], draws=2, batch_size=17)
     assert standardised.accuracy == pytest.approx(pixel.accuracy[1:], abs=1e-2)
     assert standardised.correct.shape == (2, 2, len(x))
-    alone = attacks.gaussian_noise(net, x, y, np.float64(0.2), draws=2)
+    alone, same = (attacks.gaussian_noise(net, x, y, std, draws=2) for std in (np.float64(0.2), torch.tensor(0.2)))
+    assert same.accuracy == alone.accuracy
     for std in (math.nan, -1.0, []):
         with pytest.raises(ValueError, match="standard deviations that are finite and not negative"):
             attacks.gaussian_noise(net, x, y, std)
@@ -91,7 +92,7 @@ def test_a_table_of_attacks(net, points):
         attacks.evaluate(Limited(net, 0), x, y, [0.1, 8])  # before the first attack has run
     with pytest.raises(ValueError, match="expected a coding for 'apgd-ce@eta'"):
         attacks.evaluate(net, x, y, 0.1, attacks=["apgd-ce@eta"])
-    for eps in (np.float32(0.15), torch.tensor([0.15]), [0.15, 0.15]):
+    for eps in (np.float32(0.15), torch.tensor(0.15), torch.tensor([0.15]), [0.15, 0.15]):
         assert len(attacks.evaluate(net, x[:5], y[:5], eps, attacks=["pgd-ce"]).eps) == 1
 
 

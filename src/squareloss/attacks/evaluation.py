@@ -126,6 +126,7 @@ def evaluate(
         options: see `Options`; `save` is a folder here, with one file per attack and radius.
     """
     check_options(evaluate, options)
+    eps = float(eps) if isinstance(eps, Tensor) and not eps.ndim else eps  # which single attacks take, too
     given = [eps] if isinstance(eps, (int, float, str, numbers.Real)) else list(eps)
     if not given or not attacks or isinstance(attacks, str):
         raise ValueError(f"expected one radius or more and a list of attacks, got eps={eps!r} and attacks={attacks!r}")

@@ -63,6 +63,7 @@ def gaussian_noise(
     if batch_size is not None:
         _checks.whole("batch_size", batch_size)
     network = Network(model, x, y, batch_size=batch_size, plain=True)
+    std = float(std) if isinstance(std, Tensor) and not std.ndim else std
     std = [float(std)] if isinstance(std, (int, float, numbers.Real)) else [float(each) for each in std]
     if not std or not all(0 <= each < math.inf for each in std):
         raise ValueError(f"expected standard deviations that are finite and not negative, got {std}")
