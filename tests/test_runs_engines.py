@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import warnings
 
 import pytest
 import torch
@@ -54,10 +55,27 @@ def test_a_worker_that_starts_does_not_hear_ctrl_c(after):
         (worker,) = engine._workers.values()
         time.sleep(after)
         os.kill(worker.process.pid, signal.SIGINT)
-        deadline = time.monotonic() + 60
-        while not any(event.kind in engines_module.LAST for event in events) and time.monotonic() < deadline:
-            engine.poll(0.5)
+        wait_for_the_end(engine, events)
     assert [(event.kind, event.value) for event in events if event.kind != "started"] == [("yielded", 42), ("ended", None)]
+
+
+def warned(payload, device, report):
+    warnings.warn(payload, stacklevel=1)
+    yield None
+
+
+def test_warnings_of_workers_are_one_line_each(capfd):
+    events = []
+    with engines_module.Processes(warned, events.append, "cpu", workers=1) as engine:
+        engine.submit(engines_module.Task(0, "a column \x1b[2J"))
+        wait_for_the_end(engine, events)
+    assert capfd.readouterr().err == "squareloss: a column \\x1b[2J\n"
+
+
+def wait_for_the_end(engine, events):
+    deadline = time.monotonic() + 60
+    while not any(event.kind in engines_module.LAST for event in events) and time.monotonic() < deadline:
+        engine.poll(0.5)
 
 
 def total(chunk):

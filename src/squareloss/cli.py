@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -345,9 +344,9 @@ def _end(failed: int) -> None:
 
 def main() -> None:
     """Run the program; what the user can mend is one line on stderr and status 1, not a traceback."""
-    from squareloss.lab.names import harmless
+    from squareloss.lab.names import harmless, plain_warnings
 
-    warnings.formatwarning = lambda message, *_: f"squareloss: {harmless(str(message))}\n"
+    plain_warnings()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a dash that the terminal does not know is no reason to end

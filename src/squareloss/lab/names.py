@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable
 
 from squareloss._checks import nearest
@@ -13,6 +14,11 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends
 def harmless(text: str) -> str:
     """The same with control characters, by which a name in a stranger's file could write over a terminal, written out."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def plain_warnings() -> None:
+    """Show warnings in this process as one line each, without the file and the line of code that they come from."""
+    warnings.formatwarning = lambda message, *_: f"squareloss: {harmless(str(message))}\n"
 
 
 def choose(kind: str, name: str, available: Iterable[str], also: str = "") -> str:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from squareloss.lab.names import plain_warnings
 from squareloss.lab.runs import facts
 
 Report = Callable[[Any], None]
@@ -263,6 +264,7 @@ def _serve(pipe: Connection, work: bytes, number: int, device: str | None) -> No
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    plain_warnings()  # as the command line's own, among whose lines these come
 
     def send(kind: str, value: Any) -> None:
         pipe.send_bytes(pickle.dumps((kind, value)))
