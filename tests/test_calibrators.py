@@ -99,6 +99,15 @@ def test_separable_scores_have_the_smallest_temperature_and_a_warning():
     assert torch.equal(fitted.transform(s), s)
 
 
+@pytest.mark.parametrize("kind", [Temperature, Affine, Isotonic])
+def test_warnings_point_at_the_line_that_fits(kind):
+    y = torch.arange(30) % 3
+    for s in (torch.eye(3, dtype=torch.float64)[y], -torch.eye(3, dtype=torch.float64)[y]):
+        with pytest.warns(UserWarning, match="it is set to the") as told:
+            kind().fit(s, y)
+        assert [warning.filename for warning in told] == [__file__]
+
+
 def test_useless_scores_have_the_largest_temperature_and_a_warning():
     s, y = draw(500, 3)
     with pytest.warns(UserWarning, match="say nothing"):

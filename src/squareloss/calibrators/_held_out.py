@@ -77,6 +77,6 @@ def fitted(value: Value | None) -> Value:
     return value
 
 
-def warn(why: str, which: str) -> None:
-    """Tell that a fit ended at a bound."""
-    warnings.warn(f"{why}; it is set to the {which} one considered. Hold out more data, or look at it", stacklevel=3)
+def warn(why: str, which: str, stacklevel: int = 3) -> None:
+    """Tell that a fit ended at a bound; by default whoever called the function that calls this, as `fit` does."""
+    warnings.warn(f"{why}; it is set to the {which} one considered. Hold out more data, or look at it", stacklevel=stacklevel)

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from squareloss import simplex
 from squareloss.calibrators._held_out import Shown, check_classes, fitted, read
-from squareloss.calibrators.temperature import Temperature
+from squareloss.calibrators.temperature import Temperature, best_temperature
 
 
 class Isotonic(Shown):
@@ -38,8 +38,8 @@ class Isotonic(Shown):
     def fit(self, scores: Tensor, labels: Tensor) -> Self:
         """Find T and the K functions for held-out scores (N, K) and labels (N,)."""
         scores, labels = read(scores, labels)
-        x = self._temperature.fit(scores, labels).transform(scores)
-        self.x_, self.y_ = _isotonic(x, labels)
+        self._temperature = Temperature(best_temperature(scores, labels))
+        self.x_, self.y_ = _isotonic(self._temperature.transform(scores), labels)
         return self
 
     def transform(self, scores: Tensor) -> Tensor:

@@ -34,14 +34,7 @@ class Temperature(Shown):
 
     def fit(self, scores: Tensor, labels: Tensor) -> Self:
         """Find T for held-out scores (N, K) and labels (N,)."""
-        scores, labels = read(scores, labels)
-        size = spread(scores)
-        slope = best_slope(scores / size, labels)
-        if slope >= RANGE:
-            warn("every held-out sample is classified right: no temperature is too small", "smallest")
-        elif slope <= 1 / RANGE:
-            warn("the held-out scores say nothing about the labels: no temperature is too large", "largest")
-        self.temperature_ = size / slope
+        self.temperature_ = best_temperature(*read(scores, labels))
         return self
 
     def transform(self, scores: Tensor) -> Tensor:
@@ -57,6 +50,17 @@ class Temperature(Shown):
     def from_state(cls, state: dict[str, Any]) -> Self:
         """The calibrator of such a dict."""
         return cls(state["temperature"])
+
+
+def best_temperature(scores: Tensor, labels: Tensor) -> float:
+    """T for scores and labels that were read; call it from a `fit`, to whose caller the warnings point."""
+    size = spread(scores)
+    slope = best_slope(scores / size, labels)
+    if slope >= RANGE:
+        warn("every held-out sample is classified right: no temperature is too small", "smallest", 4)
+    elif slope <= 1 / RANGE:
+        warn("the held-out scores say nothing about the labels: no temperature is too large", "largest", 4)
+    return size / slope
 
 
 def spread(scores: Tensor) -> float:
