@@ -280,6 +280,11 @@ def test_target_column_that_is_not_there(tmp_path):
     path.write_text("a;b;y\n1;2;0\n")
     with pytest.raises(ValueError, match=r"choose from: a;b;y; is the separator a comma\?$"):
         load(path)
+    for mark in " \t;|":
+        path.write_text(f"a{mark}b{mark}label\n1{mark}2{mark}0\n")
+        with pytest.raises(ValueError, match=r"label; is the separator a comma\?$") as error:
+            load(path, "label")
+        assert "did you mean" not in str(error.value), "the whole header"
     path.write_text("1.5,2,no\n2.5,1,yes\n")
     with pytest.raises(ValueError, match=r"'y', got the columns 1\.5, 2, no; is there a header\?"):
         load(path, "y")

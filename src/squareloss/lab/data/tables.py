@@ -120,15 +120,14 @@ def _check_columns(table: Any, path: Path, target: str | None) -> None:
     if target is None:
         raise ValueError(f"{path}: expected the name of the target column, got none; choose from: {listed}{separator}")
     if target not in names:
-        hint = nearest(target, names)
-        hint += separator
+        hint = separator or nearest(target, names)  # the nearest is then the whole header
         hint += "; is there a header?" if any(_PLAIN.fullmatch(name.strip()) for name in names) else ""
         raise ValueError(f"{path}: expected a target column {target!r}, got the columns {listed}{hint}")
 
 
 def _separator(header: str) -> str:
     """A hint, if the names of the columns are separated by something else than commas."""
-    return "; is the separator a comma?" if "," not in header and re.search(r"[;\t|]", header) else ""
+    return "; is the separator a comma?" if "," not in header and re.search(r"[;\t| ]", header.strip()) else ""
 
 
 def _is_index(column: Any, name: str) -> bool:
