@@ -186,7 +186,9 @@ def test_categories_that_look_like_numbers_or_marks_stay_categories(tmp_path):
     assert data.features == ("id", *(f"children={value}" for value in several))
     assert data.notes == ("column 'children': '3+' (data row 1) among numbers, read as categories",)
     counts = [["none", "1", "2"][i % 3] for i in range(N)]  # children, of whom none is zero and not missing
-    assert len(load(_csv(tmp_path / "b.csv", "children", counts), "y").features) == 4
+    data = load(_csv(tmp_path / "b.csv", "children", counts), "y")
+    assert len(data.features) == 4
+    assert data.notes == ("column 'children': 'none' (data row 1) among numbers, read as categories",)
     for name, values in {"strand": ["+", "-"], "kind": ["private", "?"], "code": ["4401", "A12"], "won": ["1", "-"]}.items():
         data = load(_csv(tmp_path / "b.csv", name, [values[i % 3 == 0] for i in range(N)]), "y")
         assert data.features[1:] == tuple(f"{name}={value}" for value in sorted(values)) and data.notes == ()

@@ -202,7 +202,7 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
     2. Two numbers or more beside marks, nothing else, and no codes (00501 is a name): numbers.
     3. Many numbers, dressed or not, in most rows, and something but plain ones: refused.
     4. Dates beside numbers and marks at most: categories, with a note; they may be versions, or stand for groups.
-    5. As 3, with few numbers instead of many, or more than half of the rows instead of most: categories, with a note.
+    5. As 3, with few numbers instead of many; or with two or more, in more than half of the rows: categories, with a note.
     6. Anything else: categories.
 
     Many are more than `_FEW` different ones, most rows `_MOSTLY` of those whose value is no mark.
@@ -238,7 +238,7 @@ def _text(column: Any, name: str, train: npt.NDArray[np.int64], what: str) -> En
         )
     if dates and dates == strange:
         notes = [f"column {name!r}: dates such as {dates[0]!r}, read as categories"]
-    elif strange and (most or (half and many)):
+    elif strange and (most or (half and len(numbers) > 1)):
         notes = [f"column {name!r}: {_with_rows(strange, trimmed)} among numbers, read as categories"]
     encoded = _categorical(column, name, train, what)
     return encoded._replace(notes=[*notes, *encoded.notes])
