@@ -101,6 +101,8 @@ def test_every_option_of_attack_arrives(invoke, monkeypatch):
     assert told == [((Path("net"), "photos", [0.25, 0.5]), expected)]
     invoke("attack", "net")
     assert told[1][1]["out"] == Path("net", "attack.json") and told[1][1]["progress"] is True
+    invoke("attack", "net", "--out", "-")
+    assert told[2][1]["out"] == Path("/dev/stdout")
 
 
 def test_errors_are_one_line_and_status_1(tmp_path):

@@ -126,6 +126,9 @@ def test_report_in_every_format(invoke, tmp_path):
         Path("stdout").symlink_to(f"/proc/{os.getpid()}/fd/{stdout.fileno()}")
         assert invoke("report", "out", "--format", "csv", "--output", "stdout").output == ""
     assert Path("stdout").is_symlink() and Path("redirected.csv").read_bytes() == Path("out/report.csv").read_bytes()
+    command = [sys.executable, "-m", "squareloss", "report", "out", "--format", "csv", "--output", "-"]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == Path("out/report.csv").read_bytes()
+    assert not Path("-").exists()
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,8 @@ def report(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="The file to write. Default: report.FORMAT in DIR.", show_default=False)
+        Path | None,
+        typer.Option(help="The file to write, - for standard output. Default: report.FORMAT in DIR.", show_default=False),
     ] = None,
 ) -> None:
     """Write the results of a folder as a page, or as tables for a paper. Trains nothing.
@@ -258,7 +259,7 @@ def report(
     from squareloss.lab.report import write
     from squareloss.lab.runs.store import is_stream
 
-    path = write(folder, kind, output)
+    path = write(folder, kind, _place(output))
     if not is_stream(path):  # the report itself may have gone to /dev/stdout
         typer.echo(path)
 
@@ -300,7 +301,10 @@ def attack(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="The JSON file, replaced if it is there. Default: attack.json in DIR.", show_default=False),
+        typer.Option(
+            help="The JSON file, replaced if it is there, - for standard output. Default: attack.json in DIR.",
+            show_default=False,
+        ),
     ] = None,
     data_dir: DataDir = None,
     quiet: Quiet = False,
@@ -317,7 +321,7 @@ def attack(
     from squareloss.lab.runs.store import is_stream
 
     radii, names = _numbers("eps", eps) or [], [name.strip() for name in attacks.split(",")]
-    path = out or directory / "attack.json"
+    path = _place(out) or directory / "attack.json"
     table = attack(
         directory, data, radii, attacks=names, norm=norm, model=model, size=size, points=points, device=device,
         seed=seed, split_seed=split_seed, every=every, out=path, root=data_dir, progress=not quiet,
@@ -335,6 +339,11 @@ def _numbers(name: str, text: str | None) -> list[float] | None:
         raise ValueError(
             f"expected --{name} to be numbers separated by commas, such as 0.1,0.3 or 1/255, got {text!r}"
         ) from error
+
+
+def _place(path: Path | None) -> Path | None:
+    """Where a file goes: "-" is standard output, as people expect of it."""
+    return Path("/dev/stdout") if path == Path("-") else path
 
 
 def _end(failed: int) -> None:
