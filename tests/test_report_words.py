@@ -136,6 +136,10 @@ def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
     assert 0 < found.low < 0.03 < found.high < 0.06  # paired: far narrower than the replicates' own spread of 0.05
     found = difference(rows[1], rows[0], Column("smooth_ece", ""), 0.0)
     assert (found.how, found.low) == ("one seed", None), "of calibration errors the bootstrap's intervals do not hold"
+    both = replace(header, columns=[COLUMNS[0], Column("smooth_ece", "smooth ECE", better="lower")])
+    table = differences(rows, both)
+    assert table.caption == "95% intervals of the difference: one seed, bootstrap of the test points."
+    assert [row[6].text == "–" for row in table.rows] == [False, True]
     (said,) = cautions(rows, header)
     assert said.startswith("One seed")
     more = Result(

@@ -103,7 +103,9 @@ def differences(rows: Sequence[Row], header: Header) -> Table:
                 Entry(interval, d.low), Entry.words(v.word, v.word.split()[0].strip("'")),
             ]
         )  # fmt: skip
-    how = "; ".join(dict.fromkeys(v.difference.how for v in found))
+    grounds = dict.fromkeys(v.difference.how for v in found)
+    # "one seed" alone, of what has no interval, says nothing beside "one seed, bootstrap of the test points"
+    how = "; ".join(each for each in grounds if not any(other.startswith(f"{each}, ") for other in grounds))
     caption = f"95% intervals of the difference: {how}." + (
         " Widened for training sets that overlap, since each seed draws its own split (Nadeau and Bengio 2003)."
         if header.overlap and "paired" in how
