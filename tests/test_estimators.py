@@ -22,9 +22,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import squareloss
 from squareloss import CrossEntropy, OneHot, Simplex, SquareLoss, metrics
+from squareloss._estimator_options import LOSSES
 from squareloss._mlp_training import Trainer
 from squareloss.calibrators import Asinh
-from squareloss.estimators import LOSSES, SquareLossClassifier
+from squareloss.estimators import SquareLossClassifier
 
 
 def small(**options: Any) -> SquareLossClassifier:

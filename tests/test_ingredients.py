@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from squareloss import SquareLoss, estimators, metrics
+from squareloss import SquareLoss, _estimator_options, metrics
 from squareloss.lab import names
 from squareloss.lab.data import load
 from squareloss.lab.data.dataset import Dataset, Split
@@ -241,7 +241,7 @@ def test_losses_are_what_their_names_say():
 
 
 def test_a_loss_that_was_chosen_is_trained_by_that_name():
-    mine = estimators.LOSSES
+    mine = _estimator_options.LOSSES
     for name in mine:
         for k in (3, 40):
             assert repr(mine[name](k)) == repr(LOSSES["ce" if name == "cross_entropy" else name](k))

@@ -11,8 +11,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
@@ -30,20 +28,15 @@ from typing_extensions import Self
 
 from squareloss import _checks
 from squareloss import _estimator_inputs as inputs
+from squareloss import _estimator_options as options
 from squareloss._all_or_nothing import all_or_nothing
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads, objective
 from squareloss._progress import duration
 from squareloss.calibrators import Asinh
-from squareloss.codings import outputs_for, scaled_one_hot
-from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
+from squareloss.codings import outputs_for
+from squareloss.losses import Loss
 from squareloss.models import MLP
 
-LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes; names of `squareloss compare` mean the same
-    "simplex": lambda K: SquareLoss(),
-    "scaled_one_hot": lambda K: SquareLoss(scaled_one_hot(K)),
-    "cross_entropy": lambda K: CrossEntropy(),
-    "squentropy": lambda K: Squentropy(),
-}
 MANY = 1000  # samples from which early_stopping="auto" holds some back
 ENOUGH = 20  # held-out samples to calibrate on; with fewer, a softmax is best left as it is
 STEPS, SMALLEST, LARGEST = 20, 8, 200  # batch_size="auto": steps of an epoch, and samples per step at least and at most
@@ -151,7 +144,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             sample_weight: (n,), non-negative; only their ratios matter, and a sample of weight 0 is as good as absent.
         """
         with all_or_nothing(self):
-            self._check_options()
+            options.check(self)
             X, y, weight = self._validated(X, y, sample_weight, reset=True)
             self._set_classes(np.unique(y), y, weight)
             present = weight > 0
@@ -183,7 +176,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             sample_weight: (n,), non-negative; taken as it is, so that weights of different calls compare.
         """
         with all_or_nothing(self):
-            self._check_options()
+            options.check(self)
             first = not hasattr(self, "network_")
             if first and classes is None:
                 raise ValueError("expected classes at the first call of partial_fit, got None; pass every label there will be")
@@ -233,8 +226,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         network = copy.deepcopy(self.network_).to(samples.x.device)
         self.loss_curve_, self.validation_curve_ = [*self.loss_curve_], [*self.validation_curve_]
         loss = copy.deepcopy(self.loss_).to(samples.x.device)
-        options = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay}
-        trainer = Trainer(network, loss, **options, moments=_to(copy.deepcopy(self._moments), samples.x.device))
+        adam = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay}
+        trainer = Trainer(network, loss, **adam, moments=_to(copy.deepcopy(self._moments), samples.x.device))
         best, best_loss, started = trainer.flat, math.inf, time.monotonic()
         with enough_threads(network, batch_size):
             for epoch in range(epochs):
@@ -325,8 +318,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         if len(classes) < 2:
             raise ValueError(f"expected two classes or more, got one class: {classes[0]}")
         self.classes_ = classes
-        self.loss_ = _loss(self.loss, len(classes))
-        weights = _class_weights(self.class_weight, classes, y, weight)
+        self.loss_ = options.make_loss(self.loss, len(classes))
+        weights = options.class_weights(self.class_weight, classes, y, weight)
         if self.class_weight is not None:
             if self.loss_.weight is not None:
                 raise ValueError("expected class weights in one place, got class_weight and a loss with weight; leave one out")
@@ -395,35 +388,6 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         x = torch.from_numpy((X - self.mean_) / self.scale_).to(device, torch.float32)
         return Samples(x, torch.from_numpy(y).to(device), torch.tensor(weight, dtype=torch.float32, device=device))
 
-    def _check_options(self) -> None:
-        fraction = _is_number(self.validation_fraction) and 0 < self.validation_fraction < 1
-        widths = isinstance(self.hidden, (Sequence, np.ndarray)) and not isinstance(self.hidden, str)
-        for name, right, expected in [
-            ("hidden", widths and all(_is_count(w) for w in self.hidden), "a tuple of positive integers, such as (100,)"),
-            ("learning_rate", _is_number(self.learning_rate) and self.learning_rate > 0, "a number > 0"),
-            ("batch_size", self.batch_size == "auto" or _is_count(self.batch_size), "'auto' or an integer >= 1"),
-            ("max_epochs", _is_count(self.max_epochs), "an integer >= 1"),
-            ("weight_decay", _is_number(self.weight_decay) and self.weight_decay >= 0, "a number >= 0"),
-            ("early_stopping", self.early_stopping in (True, False, "auto"), "True, False or 'auto'"),
-            ("validation_fraction", fraction, "a number between 0 and 1"),
-            ("patience", _is_count(self.patience), "an integer >= 1"),
-        ]:
-            if not right:
-                raise ValueError(f"expected {name} to be {expected}, got {getattr(self, name)!r}")
-
-
-def _loss(loss: str | Loss, num_classes: int) -> Loss:
-    """A loss of its own for the estimator, without reduction: it weights samples itself."""
-    if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise ValueError(f"Unknown loss {loss!r}. Available: {', '.join(LOSSES)}, or an instance of a squareloss loss")
-        loss = LOSSES[loss](num_classes)
-    elif not isinstance(loss, Loss):
-        raise TypeError(f"expected loss to be one of {', '.join(LOSSES)} or an instance of a squareloss loss, got {loss!r}")
-    loss = copy.deepcopy(loss)
-    loss.reduction, loss.ignore_index = "none", -100
-    return loss
-
 
 def _brier(p: Tensor, labels: Tensor, weight: Tensor) -> float:
     """The Brier score of probabilities (n, K), samples weighted, up to a factor."""
@@ -431,22 +395,5 @@ def _brier(p: Tensor, labels: Tensor, weight: Tensor) -> float:
     return float((weight * (p.square().sum(1) - 2 * at_label + 1)).sum())
 
 
-def _class_weights(given: Any, classes: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """One weight per class (K,). "balanced" counts samples by their weight, so that a weight of 2 is a sample twice."""
-    if not isinstance(given, str) or given != "balanced":
-        weights: np.ndarray = compute_class_weight(given, classes=classes, y=y)
-        return weights
-    counts = np.bincount(np.searchsorted(classes, y), weights=weight, minlength=len(classes))
-    return np.where(counts > 0, weight.sum() / (len(classes) * np.maximum(counts, np.finfo(float).tiny)), 1.0)
-
-
 def _to(moments: Moments | None, device: torch.device) -> Moments | None:
     return None if moments is None else Moments(*(t.to(device) for t in moments))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
