@@ -483,3 +483,6 @@ def test_a_chunk_of_samples_that_count_for_nothing():
         same_model(probe, whole)
     with pytest.raises(ValueError, match="weights of zero leave none"):
         RidgeProbe().fit(x, y, np.zeros(200))
+    with pytest.raises(ValueError, match="NaN"):
+        RidgeProbe().fit(x, y, [None] * 200)
+    same_model(RidgeProbe().fit(x, y, 2.0), RidgeProbe().fit(x, y, np.full(200, 2.0)))  # one number for all

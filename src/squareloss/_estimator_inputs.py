@@ -118,8 +118,9 @@ def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor:
     """Weights (n,) >= 0 in float64 on the device; ones for None."""
     if weight is None:
         return torch.ones((), dtype=torch.float64, device=device).expand(len(x))
-    weight = np.asarray(array(weight))
-    if weight.shape == (len(x),) and not weight.any():  # of a chunk, perhaps; newer versions of scikit-learn refuse them
+    weight = array(weight)
+    given = np.asarray(weight)
+    if given.shape == (len(x),) and given.dtype.kind in "biuf" and not given.any():  # of a chunk; scikit-learn refuses them
         return torch.zeros(len(x), dtype=torch.float64, device=device)
     shape = np.broadcast_to(np.float64(0), tuple(x.shape))  # only its length is read
     checked = _check_sample_weight(weight, shape, dtype=np.float64, ensure_non_negative=True)
