@@ -206,8 +206,11 @@ def test_a_pair_of_two_batch_sizes_stands_together(tmp_path):
     assert [(ce.line, sl.line) for ce, sl in image_rows.pairs([*found, same[0]])] == [
         (lines[0], lines[1]), (same[0].line, lines[1])
     ]  # fmt: skip
-    claimed = {row[0].text: row[1].text for row in image_claims.claims(same).rows}
-    assert claimed["WRN-16-10, CIFAR-100, both (.1, 128)"] == "clean accuracy: SL above CE"
+    third = net("wrn16_10-cifar100-SL", accuracy=[0.8, 0.8])
+    full = [net(lines[0], accuracy=[0.8, 0.8]), *same, third]
+    tried = [row[0].text for row in image_claims.claims(full).rows if "SL above CE" in row[1].text]
+    pair = "WRN-16-10, CIFAR-100, "
+    assert tried == [pair + "CE (.01, 32), SL (.1, 128)", pair + "both (.1, 128)", pair + "both (.01, 32)"]
     coding = [net(f"wrn16_10-cifar10-{line}", accuracy=[0.9, 0.9]) for line in ("CE", "SL-b128")]
     assert image_rows.pairs(coding) == [], "beyond Table 1, only what was trained at the same batch size is a pair"
 
@@ -315,7 +318,9 @@ def test_cross_entropy_at_another_learning_rate_is_another_pair():
     for one in short:
         one.recipe = "48 epochs, (0.1, 128)"
     tried = [row[0].text for row in image_claims.claims(full + short).rows if row[1].text.startswith("clean accuracy")]
-    assert tried == ["WRN-16-10, CIFAR-100", "WRN-16-10, CIFAR-100 (48 epochs, (0.1, 128))"]
+    assert tried == [
+        "WRN-16-10, CIFAR-100, CE (.01, 32), SL (.1, 128)", "WRN-16-10, CIFAR-100 (48 epochs, (0.1, 128))",
+    ]  # fmt: skip
 
 
 def test_networks_attacked_in_other_modes_are_no_pair():

@@ -105,8 +105,16 @@ def _where(net: Net) -> str:
 def _both(ce: Net, sl: Net) -> str:
     data, network, loss = label(sl.line)
     adversary = f", {loss.split()[-1]}" if "-adv" in sl.line else ""
-    rate = ", both (.1, 128)" if sl.full and ce.line.endswith("-b128") else ""
-    return f"{network}, {data}{adversary}{rate}" + ("" if sl.usual else f" ({sl.trained})")
+    return f"{network}, {data}{adversary}{_rates(ce, sl)}" + ("" if sl.usual else f" ({sl.trained})")
+
+
+def _rates(ce: Net, sl: Net) -> str:
+    """The learning rates and batch sizes of two networks, where there are pairs of others; a shorter training says its own."""
+    if not sl.full:
+        return ""
+    if sl.line.endswith("-b128"):
+        return ", both (.1, 128)" if ce.line.endswith("-b128") else ", CE (.01, 32), SL (.1, 128)"
+    return ", both (.01, 32)" if f"{sl.line}-b128" in TABLE_1 else ""
 
 
 def _accuracy(net: Net) -> list[Line]:
