@@ -53,7 +53,7 @@ STUDY = ImageStudy(
     {
         "smoke": "seconds",
         "laptop": "some minutes on 2 cores; needs CIFAR-10",
-        "paper": "about ten hours of an H200, in pieces (docs/images.md); needs CIFAR-10 and CIFAR-100",
+        "paper": "about nine hours of an H200, in pieces (docs/images.md); needs CIFAR-10 and CIFAR-100",
     },
     columns=PROBABILITIES + ATTACKS,
 )
