@@ -248,3 +248,16 @@ def test_labels_of_any_whole_type():
     head, h, target = SquareLinear(4, 6), torch.randn(12, 4), torch.arange(12) % 6
     for dtype in (torch.uint8, torch.int16, torch.uint16):
         assert torch.equal(head.loss(h, target.to(dtype)), head.loss(h, target))
+
+
+def test_samples_whose_classes_weigh_nothing_have_no_gradient():
+    h, weight, labels = (
+        torch.randn(4, 5, requires_grad=True),
+        torch.randn(3, 5, requires_grad=True),
+        torch.zeros(4, dtype=torch.long),
+    )
+    for loss in (linear_square_loss, naive):
+        value = loss(h, weight, None, labels, class_weight=torch.tensor([0.0, 1.0, 2.0]))
+        assert value.isnan(), "0 / 0, as torch's losses have it"
+        for gradient in torch.autograd.grad(value, (h, weight)):
+            assert not gradient.any()

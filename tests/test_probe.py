@@ -73,6 +73,18 @@ def test_weight_zero_is_absence_and_equal_weights_scale_lambda():
     same_model(RidgeProbe([1.0]).fit(x[twice], y[twice]), RidgeProbe([1.0]).fit(x, y, np.where(np.arange(80) < 40, 2.0, 1.0)))
 
 
+def test_balanced_class_weights_count_samples_by_their_weights_and_are_never_forgotten_in_parts():
+    x, y = blobs(120, 5)
+    s = np.where((y == 0) & (np.arange(120) % 3 > 0), 0.0, 1.0)  # of class 0 a third is left
+    probe, some = (RidgeProbe([1.0], class_weight="balanced") for _ in range(2))
+    same_model(probe.fit(x, y, s), some.fit(x[s > 0], y[s > 0]))
+    np.testing.assert_allclose(probe.predict_proba(x), some.predict_proba(x), atol=1e-9)
+    twice = np.repeat(np.arange(120), 1 + (y == 1))
+    same_model(probe.fit(x[twice], y[twice]), some.fit(x, y, 1.0 + (y == 1)))
+    with pytest.raises(ValueError, match="samples that are forgotten, got 'balanced', which needs all"):
+        probe.forget(x[:9], y[:9])
+
+
 def test_class_weights_move_the_decision_and_not_the_probabilities():
     rng = np.random.default_rng(0)
     y = (rng.uniform(size=6000) < 0.1).astype(int)

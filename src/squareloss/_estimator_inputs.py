@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 from torch import Tensor
@@ -125,6 +126,15 @@ def weights(weight: Any, x: Array | Tensor, device: torch.device) -> Tensor:
     shape = np.broadcast_to(np.float64(0), tuple(x.shape))  # only its length is read
     checked = _check_sample_weight(weight, shape, dtype=np.float64, ensure_non_negative=True)
     return torch.from_numpy(np.array(checked)).to(device)
+
+
+def class_weights(given: Any, classes: Array, y: Array, weight: Array) -> Array:
+    """One weight per class (K,). "balanced" counts samples by their weight, so that a weight of 2 is a sample twice."""
+    if not isinstance(given, str) or given != "balanced":
+        weights: Array = compute_class_weight(given, classes=classes, y=y)
+        return weights
+    counts = np.bincount(np.searchsorted(classes, y), weights=weight, minlength=len(classes))
+    return np.where(counts > 0, weight.sum() / (len(classes) * np.maximum(counts, np.finfo(float).tiny)), 1.0)
 
 
 def device(requested: Any) -> torch.device:

@@ -1,4 +1,4 @@
-"""The options of `SquareLossClassifier`: checked, and made into a loss and into weights of classes."""
+"""The options of `SquareLossClassifier`: checked, and made into a loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from sklearn.utils.class_weight import compute_class_weight
 
 from squareloss.codings import scaled_one_hot
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
@@ -50,15 +49,6 @@ def make_loss(loss: str | Loss, num_classes: int) -> Loss:
     loss = copy.deepcopy(loss)
     loss.reduction, loss.ignore_index = "none", -100
     return loss
-
-
-def class_weights(given: Any, classes: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """One weight per class (K,). "balanced" counts samples by their weight, so that a weight of 2 is a sample twice."""
-    if not isinstance(given, str) or given != "balanced":
-        weights: np.ndarray = compute_class_weight(given, classes=classes, y=y)
-        return weights
-    counts = np.bincount(np.searchsorted(classes, y), weights=weight, minlength=len(classes))
-    return np.where(counts > 0, weight.sum() / (len(classes) * np.maximum(counts, np.finfo(float).tiny)), 1.0)
 
 
 def _is_number(value: Any) -> bool:

@@ -319,7 +319,7 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             raise ValueError(f"expected two classes or more, got one class: {classes[0]}")
         self.classes_ = classes
         self.loss_ = options.make_loss(self.loss, len(classes))
-        weights = options.class_weights(self.class_weight, classes, y, weight)
+        weights = inputs.class_weights(self.class_weight, classes, y, weight)
         if self.class_weight is not None:
             if self.loss_.weight is not None:
                 raise ValueError("expected class weights in one place, got class_weight and a loss with weight; leave one out")

@@ -73,7 +73,9 @@ def linear_square_loss(
     if class_weight is None or not label_smoothing:
         terms = _hard_terms(levels, num_classes, label_smoothing, factor)
         loss: Tensor = _LinearSquare.apply(flat, weight, bias, labels, terms)  # type: ignore[no-untyped-call]
-        loss = loss if class_weight is None else loss * class_weight.to(loss)[labels]
+        if class_weight is not None:
+            rows = class_weight.to(loss)[labels]
+            loss = (loss * rows).masked_fill(rows == 0, 0)  # and gradients 0, where the mean is 0 / 0
     else:  # the expectation over smoothed labels weighs every class by its own weight: a second form
         w = class_weight.to(flat.dtype if flat.dtype == torch.float64 else torch.float32)
         hard: Tensor = _LinearSquare.apply(flat, weight, bias, labels, _hard_terms(levels, num_classes, 0.0, factor))  # type: ignore[no-untyped-call]

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 
 from squareloss import _estimator_inputs as inputs
@@ -29,6 +28,7 @@ __all__ = ["RandomFeatures", "RidgeProbe"]
 
 CRITERIA = ("brier", "accuracy")
 CALIBRATIONS = ("full", "temperature")
+CPU = torch.device("cpu")
 
 
 class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -41,7 +41,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     With calibration="full", scores are shifted along the logarithms of the class frequencies, f <- f + shift, which moves the
     thresholds between frequent and rare classes, and probabilities are softmax((f - c f^2 / K) / t); with "temperature" they
-    are softmax(f / t). Shift, bend c and temperature t have maximum likelihood on the leave-one-out scores.
+    are softmax(f / t). Shift, bend c and temperature t have maximum likelihood on the leave-one-out scores. From nine tenths of
+    the way to the vertex of this parabola the map goes on as a straight line, so that a larger score is never less probable.
 
     Numpy arrays and tensors are both taken, and answers come back in kind. Everything is computed in float64.
 
@@ -53,8 +54,9 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         criterion: what the leave-one-out scores are judged by: "brier", the squared error of eta = (1 + f)/K, or "accuracy".
         fit_intercept: whether there is a b.
         scale_features: divide each feature by its standard deviation.
-        class_weight: None, {class: weight}, or "balanced" (`fit` only). `predict_proba` undoes it, so that its probabilities
-            are those of the data as they come; `predict` keeps it: it is the argmax of the weighted scores.
+        class_weight: None, {class: weight}, or "balanced" (`fit` only, and `forget` refuses it), which is n / (K n_k), samples
+            counted by their weights. `predict_proba` undoes it, so that its probabilities are those of the data as they come;
+            `predict` keeps it: it is the argmax of the weighted scores.
         calibration: "full" or "temperature", as above.
         device: where to compute, as for `SquareLossClassifier`; None is where the tensor lies, or the CPU.
         random_state: seed of the choice of samples that a stream is judged by.
@@ -105,7 +107,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if len(X) < 2:
                 raise ValueError(f"expected at least 2 samples, got n_samples = {len(X)}; leave-one-out needs one to be left")
             self._begin(X, many, _two_or_more([np.unique(column) for column in columns.T]))
-            self._engine.class_weight = self._class_weight(self._classes, columns[:, 0])
+            self._engine.class_weight = self._class_weight(self._classes, columns[:, 0], inputs.weights(sample_weight, X, CPU))
             if len(X) <= X.shape[1] + self.fit_intercept:
                 inputs.check_size(X)
                 self._engine.fit_wide(next(self._blocks(X, columns, sample_weight, size=len(X))))
@@ -172,6 +174,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probabilities until more come, and lambda can't be chosen.
         """
         self._require_fitted()
+        self._refuse_balanced("are forgotten")
         X = inputs.features(self, X, reset=False)
         inputs.check_size(X)
         self._engine.forget(list(self._blocks(X, inputs.labels(y, len(X))[0], sample_weight)))
@@ -202,7 +205,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"expected {len(self._classes)} label sets, got {columns.shape[1]} columns of y")
         for known, column in zip(self._classes, columns.T, strict=True):
             inputs.check_kind(known, column)
-        weight = inputs.weights(sample_weight, predicted, torch.device("cpu"))
+        weight = inputs.weights(sample_weight, predicted, CPU)
         return float(np.average((predicted.reshape(columns.shape) == columns).mean(1), weights=weight))
 
     def leave_one_out(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -268,11 +271,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _add(self, X: Any, columns: Array, many: bool, named: list[Array] | None, weight: Any) -> RidgeProbe:
         """Begin if this is the first part, know the classes named, and add the samples to the sums; all is checked first."""
-        if self.class_weight == "balanced":
-            raise ValueError(
-                "expected class_weight None or {class: weight} for samples that come in parts, got 'balanced', which needs all "
-                "of them at once; give the weights n / (K n_k) yourself"
-            )
+        self._refuse_balanced("come in parts")
         if not hasattr(self, "classes_"):
             assert named is not None
             self._begin(X, many, named)
@@ -290,6 +289,13 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._engine.add(block)
         return self
 
+    def _refuse_balanced(self, samples: str) -> None:
+        if self.class_weight == "balanced":
+            raise ValueError(
+                f"expected class_weight None or {{class: weight}} for samples that {samples}, got 'balanced', which needs all "
+                "of them at once; give the weights n / (K n_k) yourself"
+            )
+
     def _set_classes(self, classes: list[Array]) -> None:
         self._classes = classes
         self.classes_ = classes if self._many else classes[0]
@@ -300,18 +306,21 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self._engine.widen(i, np.searchsorted(now, known).tolist(), len(now))
         self._set_classes(classes)
 
-    def _class_weight(self, classes: list[Array], labels: Array | None = None) -> Tensor | None:
+    def _class_weight(self, classes: list[Array], labels: Array | None = None, weight: Tensor | None = None) -> Tensor | None:
+        """One weight per class (K,), for samples with these labels and weights, or for samples that come in parts."""
         if self.class_weight is None:
             return None
         if len(classes) > 1:
             raise ValueError("expected class_weight=None for several label sets, which share their weights; use sample_weight")
         known, given = classes[0], self.class_weight
         if labels is None and isinstance(given, dict):  # of samples in parts: a class that is named may still come
-            given = {label: weight for label, weight in given.items() if label in known.tolist()}
-        weight = compute_class_weight(given, classes=known, y=known if labels is None else labels)
-        if not (weight > 0).all():
-            raise ValueError(f"expected class weights > 0, got {weight.min()}; drop the samples of that class instead")
-        return torch.from_numpy(weight).double().to(self._device)
+            given = {label: factor for label, factor in given.items() if label in known.tolist()}
+        labels = known if labels is None else labels
+        weight = torch.ones(len(labels)) if weight is None else weight
+        factors = inputs.class_weights(given, known, labels, weight.numpy())
+        if not (factors > 0).all():
+            raise ValueError(f"expected class weights > 0, got {factors.min()}; drop the samples of that class instead")
+        return torch.from_numpy(factors).double().to(self._device)
 
     def _blocks(
         self,
