@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from squareloss.lab import report
-from squareloss.lab.report.views import _rates, noise_injection, view
+from squareloss.lab.report.views import _rates, calibration_rate, noise_injection, separable_rate, view
 from squareloss.lab.report.views._rates import Series, Slope, failing, late, near, slope, table, tally, verdict
 from squareloss.lab.runs import Store
 from squareloss.lab.runs.execute import execute
@@ -372,6 +372,46 @@ def test_rates_that_are_said_to_be_above_both_bounds_are(rate, above):
     n = [10.0, 20.0, 30.0]
     rows = [Series("", n, [[math.exp(-c * m)] for m in n], -gamma / 7) for c, gamma in ((0.05, 0.2), (rate, 0.9))]
     assert (", all above both;" in noise_injection._rates(rows)) is above
+
+
+@pytest.mark.parametrize(("free", "held", "told"), [
+    ((60, 90), (50, 0), "fails and so does its end: with mu = 1/n 60% of fits err somewhere at n = 20 and 90% at n = 80"),
+    ((60, 10), (50, 0), "fails but its end does not: with mu = 1/n 60% of"),
+    ((60, 90), (50, 25), "; mu = 0.1 mends it (25% of 100 at n = 80)."),
+    ((60, 90), (50, 26), "; mu = 0.1 does not mend it (26% of 100 at n = 80)."),
+])  # fmt: skip
+def test_what_is_said_of_the_opposite_caps_follows_the_numbers(free, held, told):
+    free, held = (
+        [
+            SimpleNamespace(spec={"n": n, "replications": 100}, metrics={"failures": count, "norm": [1.0, 2.0, 3.0]})
+            for n, count in zip((20, 80), counts, strict=True)
+        ]
+        for counts in (free, held)
+    )
+    assert told in separable_rate._caps(free, held)
+
+
+@pytest.mark.parametrize(("ends", "told"), [
+    ((0.27, 0.125, 0.02), ("comes down to a floor where", ", as the text says. With the same penalty and no bound it shows none")),
+    ((0.35, 0.125, 0.02), ("is above its floor where", " still. With the same penalty and no bound it shows none")),
+    ((0.27, 0.125, 0.13), ("comes down to a floor where", "no bound it is no lower: 0.400 at n = 50, 0.130 at n = 100")),
+])  # fmt: skip
+def test_what_is_said_of_floors_follows_the_numbers(ends, told):
+    names = ("ce-bound1", "ce-bound2", "ce")
+    sides = {name: Series(name, [50.0, 100.0], [[0.4], [end]]) for name, end in zip(names, ends, strict=True)}
+    assert all(part in calibration_rate._floors(sides) for part in told)
+
+
+def test_what_is_said_of_the_noise_lemma_follows_the_numbers():
+    noise = {"noise": [1.0, 0.05], "over-stated-t0.2": [0.8, 16.0], "over-corrected-t0.2": [0.98, 0.99]}
+    assert "no constant will do" in noise_injection._lemma(noise) and noise_injection._lemma(noise).endswith(
+        "that bound holds."
+    )
+    other = {**noise, "over-stated-t0.2": [0.8, 0.9], "over-corrected-t0.2": [0.98, 1.01]}
+    assert "a constant may do" in noise_injection._lemma(other) and noise_injection._lemma(other).endswith("that bound fails.")
+    plane = {"t": [0.1, 1e-6], "xor": [0.12, 0.15], "two-points": [0.05, 0.05]}
+    assert "reduction to two points fails" in noise_injection._xor(plane)
+    assert "reduction to two points stands" in noise_injection._xor({**plane, "xor": [0.05, 0.05]})
 
 
 def test_tables_without_a_bound_judge_nothing():
