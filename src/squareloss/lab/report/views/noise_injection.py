@@ -53,8 +53,8 @@ def _xor(xor: Mapping[str, Any]) -> str:
     fails = "fails" if xor["xor"][-1] > xor["xor"][0] else "stands"
     return (
         f"In the plane the reduction to two points {fails}: for XOR, P/t goes from {xor['xor'][0]:.3g} at t = {xor['t'][0]:g} "
-        f"to {xor['xor'][-1]:.3g} at t = {xor['t'][-1]:g}, the same step for each decade, against {xor['two-points'][-1]:.3g} for "
-        "two points."
+        f"to {xor['xor'][-1]:.3g} at t = {xor['t'][-1]:g}, the same step for each decade, against {xor['two-points'][-1]:.3g} "
+        "for two points."
     )
 
 
