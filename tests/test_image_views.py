@@ -323,6 +323,32 @@ def test_cross_entropy_at_another_learning_rate_is_another_pair():
     ]  # fmt: skip
 
 
+def test_codings_learning_rates_and_fits_are_claims_too():
+    """Of networks trained as the paper trains them; a coding or a rate without the other is none."""
+    ends = {"SL": [0.78, 0.782], "OH5": [0.77, 0.771], "OH5-b128": [0.79, 0.793], "CE-b128": [0.8, 0.8]}
+    found = [net(f"wrn16_10-cifar100-{end}", accuracy=values) for end, values in ends.items()]
+    told = {row[1].text: (row[0].text, row[3].text) for row in image_claims.claims(found).rows if "clean" in row[1].text}
+    assert told == {
+        "clean accuracy: SL below one-hot (5, 15)": ("WRN-16-10, CIFAR-100", "does not hold"),
+        "clean accuracy: one-hot (5, 15) (.1, 128) below one-hot (5, 15)": ("WRN-16-10, CIFAR-100", "does not hold"),
+    }
+    for one in found:
+        one.full = False
+    assert not any("clean" in row[1].text for row in image_claims.claims(found).rows)
+    ones = [net("resnet18-cifar10-SL", accuracy=[0.95, 0.951]), net("resnet18-cifar10-SLr1", accuracy=[0.94, 0.942])]
+    (row,) = [row for row in image_claims.claims(ones).rows if "clean" in row[1].text]
+    assert [row[1].text, row[3].text] == ["clean accuracy: SL above SL, radius 1", "holds"]
+
+
+@pytest.mark.parametrize(("right", "told"), [(0.98, "holds"), (0.999, "does not hold"), (None, "holds")])
+def test_what_is_said_not_to_fit_does_not(right, told):
+    one = net("wrn16_10-cifar10-OH1", **({} if right is None else {"train_accuracy": [right] * 2}))
+    one.diverged = {0: {"epoch": 0}} if right is None else {}
+    (row,) = image_claims.claims([one]).rows
+    assert [row[1].text, row[3].text] == ["training images are not fit", told]
+    assert not image_claims.claims([net("wrn16_10-cifar10-SL", train_accuracy=[0.9] * 2)]).rows, "the paper marks it not"
+
+
 def test_networks_attacked_in_other_modes_are_no_pair():
     found = []
     for mode in ({}, {"mode": "eval"}):

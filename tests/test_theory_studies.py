@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from squareloss.lab import report
-from squareloss.lab.report.views import _rates, noise_injection, view
+from squareloss.lab.report.views import _rates, calibration_rate, excess_risk, noise_injection, separable_rate, view
 from squareloss.lab.report.views._rates import Series, Slope, failing, late, near, slope, table, tally, verdict
 from squareloss.lab.runs import Store
 from squareloss.lab.runs.execute import execute
@@ -18,6 +18,7 @@ from squareloss.lab.studies import get
 from squareloss.lab.studies.run import header_of
 from squareloss.lab.studies.theory.arcs import Arcs, Caps
 from squareloss.lab.studies.theory.common import seed_of
+from squareloss.lab.studies.theory.excess_risk import specs as excess_studied
 from squareloss.lab.studies.theory.logistic import circle_logistic, logistic
 from squareloss.lab.studies.theory.margin import distances
 from squareloss.lab.studies.theory.noise_injection import corrected, near_half
@@ -88,7 +89,7 @@ def test_scales_have_distinct_cells_and_costs(name):
         assert len({cell.hash() for cell in cells}) == len(cells) and study.cost[scale]
 
 
-@pytest.mark.parametrize(("d", "kappa"), [(d, kappa) for d in (2, 3, 5) for kappa in (0.5, 1, 2)])
+@pytest.mark.parametrize(("d", "kappa"), [(d, kappa) for d in (2, 3, 5) for kappa in (0.5, 1, 2)] + [(2, 4), (2, 8)])
 def test_targets_have_their_tsybakov_exponent(d, kappa):
     """P(|2 eta - 1| < t) over two decades of t, by quadrature over x_1 as uniform points have it."""
     target = Target.of_exponent(d, kappa)
@@ -111,7 +112,7 @@ def test_samples_follow_the_target():
     assert target.share(x).abs().mean().item() == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize(("d", "kappa"), [(2, 0.5), (5, 0.5), (2, 1), (6, 1), (2, 2), (3, 2), (6, 2)])
+@pytest.mark.parametrize(("d", "kappa"), [(2, 0.5), (5, 0.5), (2, 1), (6, 1), (2, 2), (3, 2), (6, 2), (2, 4), (2, 8)])
 def test_points_have_the_density_of_the_target(d, kappa):
     target = Target.of_exponent(d, kappa)
     x = target.points(40_000, generator(3))
@@ -372,6 +373,57 @@ def test_rates_that_are_said_to_be_above_both_bounds_are(rate, above):
     n = [10.0, 20.0, 30.0]
     rows = [Series("", n, [[math.exp(-c * m)] for m in n], -gamma / 7) for c, gamma in ((0.05, 0.2), (rate, 0.9))]
     assert (", all above both;" in noise_injection._rates(rows)) is above
+
+
+@pytest.mark.parametrize(("free", "held", "told"), [
+    ((60, 90), (50, 0), "fails and so does its end: with mu = 1/n 60% of fits err somewhere at n = 20 and 90% at n = 80"),
+    ((60, 10), (50, 0), "fails but its end does not: with mu = 1/n 60% of"),
+    ((60, 90), (50, 25), "; mu = 0.1 mends it (25% of 100 at n = 80)."),
+    ((60, 90), (50, 26), "; mu = 0.1 does not mend it (26% of 100 at n = 80)."),
+])  # fmt: skip
+def test_what_is_said_of_the_opposite_caps_follows_the_numbers(free, held, told):
+    free, held = (
+        [
+            SimpleNamespace(spec={"n": n, "replications": 100}, metrics={"failures": count, "norm": [1.0, 2.0, 3.0]})
+            for n, count in zip((20, 80), counts, strict=True)
+        ]
+        for counts in (free, held)
+    )
+    assert told in separable_rate._caps(free, held)
+
+
+@pytest.mark.parametrize(("ends", "told"), [
+    ((0.27, 0.125, 0.02), ("comes down to a floor where", ", as the text says. With the same penalty and no bound it shows")),
+    ((0.35, 0.125, 0.02), ("is above its floor where", " still. With the same penalty and no bound it shows none")),
+    ((0.27, 0.125, 0.13), ("comes down to a floor where", "no bound it is no lower: 0.400 at n = 50, 0.130 at n = 100")),
+])  # fmt: skip
+def test_what_is_said_of_floors_follows_the_numbers(ends, told):
+    names = ("ce-bound1", "ce-bound2", "ce")
+    sides = {name: Series(name, [50.0, 100.0], [[0.4], [end]]) for name, end in zip(names, ends, strict=True)}
+    assert all(part in calibration_rate._floors(sides) for part in told)
+
+
+def test_bounds_below_one_over_root_n_are_tried_where_there_are_any():
+    """For kappa > 2d - 2."""
+    steep = {(spec["d"], spec["kappa"]) for spec in excess_studied("paper").values() if spec["kappa"] > 2 * spec["d"] - 2}
+    assert steep == {(2, 4.0), (2, 8.0)}
+    rows = {
+        key: Series(f"kappa = {key[1]:g}", [1.0, 10.0], [[1.0], [0.1]], -excess_risk.bound(*key)) for key in [(2, 2), (2, 4)]
+    }
+    assert "of these settings, kappa = 4: -1.000 (bound -0.556). At" in excess_risk._fast(rows)
+    assert "of these settings, none. At" in excess_risk._fast({(2, 2): rows[2, 2]})
+
+
+def test_what_is_said_of_the_noise_lemma_follows_the_numbers():
+    noise = {"noise": [1.0, 0.05], "over-stated-t0.2": [0.8, 16.0], "over-corrected-t0.2": [0.98, 0.99]}
+    assert "no constant will do" in noise_injection._lemma(noise) and noise_injection._lemma(noise).endswith(
+        "that bound holds."
+    )
+    other = {**noise, "over-stated-t0.2": [0.8, 0.9], "over-corrected-t0.2": [0.98, 1.01]}
+    assert "a constant may do" in noise_injection._lemma(other) and noise_injection._lemma(other).endswith("that bound fails.")
+    plane = {"t": [0.1, 1e-6], "xor": [0.12, 0.15], "two-points": [0.05, 0.05]}
+    assert "reduction to two points fails" in noise_injection._xor(plane)
+    assert "reduction to two points stands" in noise_injection._xor({**plane, "xor": [0.05, 0.05]})
 
 
 def test_tables_without_a_bound_judge_nothing():

@@ -44,7 +44,8 @@ def six() -> Figure:
     above, below = figure.subplots(2, 3)
     groups = by(records("excess_risk"), lambda spec: (spec["d"], spec["kappa"]))
     for axes, d in zip(above, (2, 3, 5), strict=True):
-        mine = {k: found for (dimension, k), found in sorted(groups.items()) if dimension == d}
+        # kappa = 4 and 8, on the circle alone, fall to 1e-12
+        mine = {k: found for (dimension, k), found in sorted(groups.items()) if dimension == d and k <= 2}
         rows = [series(f"$\\kappa$ = {k:g}", found, "excess", -excess_risk.bound(d, k)) for k, found in mine.items()]
         lines(axes, rows, f"noisy labels, d = {d}", "n", "excess risk")
     separable(below[0])

@@ -43,7 +43,7 @@ def gaussian_noise(
     seed: int = 0,
     batch_size: int | None = None,
 ) -> NoiseResult:
-    """Accuracy on x + noise. The paper adds noise in standardised space, after (x - mean) / channel_std.
+    """Accuracy on x + noise. We read the paper's noise as in standardised space, after (x - mean) / channel_std.
 
     A model that standardises inside takes pixels, so the noise in pixels is std channel_std_c N(0, 1): pass the `channel_std`
     of its standardisation. Without it the noise is in pixel space, which is about four times as strong on CIFAR.
@@ -53,7 +53,7 @@ def gaussian_noise(
         x, y: points (N, C, ...) in [0, 1] and their labels (N,).
         std: standard deviations of the noise, one or several.
         channel_std: the (C,) standard deviations that the model divides by; None for noise in pixel space.
-        clamp: clip the noisy inputs to [0, 1]; the paper's standardised inputs are not clipped.
+        clamp: clip the noisy inputs to [0, 1]; standardised inputs, as the paper's are read, are not clipped.
         draws: independent draws per point, averaged.
         seed: of the noise; each point has its own draws, whatever the batch size.
         batch_size: points per pass.

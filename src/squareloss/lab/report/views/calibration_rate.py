@@ -19,6 +19,7 @@ NAMES = {
     "ce-bound2": "cross-entropy, |f| <= 2",
 }
 FLOORS = {"ce-bound1": 1 / (1 + math.e), "ce-bound2": 1 / (1 + math.e**2)}
+NEAR = 1.1  # times its floor, within which an error counts as having come down to it
 
 
 def view(records: Sequence[Record], header: Header) -> View:
@@ -51,18 +52,21 @@ def view(records: Sequence[Record], header: Header) -> View:
 
 def _floors(sides: dict[str, Series]) -> str:
     """What the claim on cross-entropy comes to."""
+    ends = {name: (sides[name].means[-1], floor) for name, floor in FLOORS.items() if name in sides}
     told = [
-        f"{NAMES[name]}: {sides[name].means[-1]:.3f} at n = {sides[name].x[-1]:g} (1 - sigmoid(C) is {floor:.3f})"
-        for name, floor in FLOORS.items()
-        if name in sides
+        f"{NAMES[name]}: {end:.3f} at n = {sides[name].x[-1]:g} (1 - sigmoid(C) is {floor:.3f})"
+        for name, (end, floor) in ends.items()
     ]
     free = sides.get("ce")
     if not told or free is None:
         return "Cross-entropy has no results."
+    near = all(end <= NEAR * floor for end, floor in ends.values())
+    below = free.means[-1] < min(floor for _, floor in ends.values())
     return (
-        f"Cross-entropy comes down to a floor where its outputs have a hard bound C ({'; '.join(told)}), as the text says. "
-        f"With the same penalty and no bound it shows none: {free.means[0]:.3f} at n = {free.x[0]:g}, {free.means[-1]:.3f} "
-        f"at n = {free.x[-1]:g}, a slope of {slope(free)}."
+        f"Cross-entropy {'comes down to a floor' if near else 'is above its floor'} where its outputs have a hard bound C "
+        f"({'; '.join(told)}){', as the text says' if near else ' still'}. "
+        f"With the same penalty and no bound {'it shows none' if below else 'it is no lower'}: {free.means[0]:.3f} at n = "
+        f"{free.x[0]:g}, {free.means[-1]:.3f} at n = {free.x[-1]:g}, a slope of {slope(free)}."
     )
 
 

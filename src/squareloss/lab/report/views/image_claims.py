@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from squareloss.lab.report.statistics import Difference, mean_std, paired
@@ -10,6 +11,7 @@ from squareloss.lab.report.views.image_rows import Net, label, pairs
 from squareloss.lab.report.views.paper_images import LEVELS, STDS, TABLE_1, values
 
 NEAR = 0.005  # of the paper's mean accuracy
+FIT = 0.99  # right on training batches at the end
 FAR = 0.8  # of what another attack leaves: a fifth fewer, at the least
 LEAST = 1.0  # percent that some attack must leave for the attacks to be compared
 L1 = "softmax_probability"
@@ -30,8 +32,9 @@ Line = tuple[str, str, str, str]  # network, what is claimed, what came, whether
 
 def claims(found: Sequence[Net]) -> Table:
     """Every claim that there are results for."""
-    lines = [line for net in found for line in (*_accuracy(net), *_losses(net))]
+    lines = [line for net in found for line in (*_accuracy(net), *_fit(net), *_losses(net))]
     lines += [line for ce, sl in pairs(found) for line in (*_calibration(ce, sl), *_orders(ce, sl, found), *_honest(ce, sl))]
+    lines += _settings(found)
     kinds = {HOLDS: "agrees", NOT: "differs"}
     rows = [
         [Entry(where), Entry(text), Entry(here), Entry.words(word, kinds.get(word, ""))] for where, text, here, word in lines
@@ -39,7 +42,7 @@ def claims(found: Sequence[Net]) -> Table:
     caption = (
         "Differences are over the seeds that both have; in brackets a 95% interval, Student's, from two seeds on (of two it is "
         "wide: 9 standard deviations to each side). One that has zero in it, or rests on one seed, can't be told from chance. "
-        "Accuracy is judged by its mean alone. Far: a fifth fewer left."
+        "Accuracy, and whether training images are fit, are judged by the mean alone. Far: a fifth fewer left. Fit: 99% right."
     )
     return Table("What the paper says, and what came", ["network", "the paper", "here", "so it"], rows, caption)
 
@@ -126,6 +129,15 @@ def _accuracy(net: Net) -> list[Line]:
     return [(_where(net), f"accuracy {theirs}, to within half a point", ours, word)]
 
 
+def _fit(net: Net) -> list[Line]:
+    """Whether the training images are not fit, where the paper says so."""
+    paper, mine = net.paper.get("accuracy"), net.summary("train_accuracy").mean
+    if paper is None or paper.mean is None or not paper.mark or (mine is None and not net.diverged):
+        return []
+    here = "diverged" if mine is None else f"{100 * mine:.2f} on training batches"
+    return [(_where(net), "training images are not fit", here, NOT if mine is not None and mine >= FIT else HOLDS)]
+
+
 def _losses(net: Net) -> list[Line]:
     """Angle far better than square, L1 the best of the four, but for one exception; said of the networks of Table 1."""
     lines, asked = [], "" if net.line in TABLE_1 else f" ({OURS})"
@@ -178,6 +190,27 @@ def _orders(ce: Net, sl: Net, found: Sequence[Net]) -> list[Line]:
         up = (theirs[1].mean or 0) > (theirs[0].mean or 0)  # type: ignore[union-attr]
         lines.append((_both(ce, sl), f"{text}: SL {'above' if up else 'below'} CE", _difference(d, key), _told(d, up)))
     return lines
+
+
+def _settings(found: Sequence[Net]) -> list[Line]:
+    """The order of accuracies by coding, learning rate and radius: by the paper's means, of the radius as its text has it."""
+    full, lines = {net.line: net for net in found if net.usual}, []
+    for line, net in full.items():
+        codings = [line.replace("-SL", f"-{name}") for name in ("OH1", "OH5", "SLr1") if net.loss == "SL"]
+        for other in (full[name] for name in (*codings, line.removesuffix("-b128")) if name != line and name in full):
+            step = 1.0 if other.loss == "SLr1" else _paper(net) - _paper(other)
+            d = paired(net.by_seed("accuracy"), other.by_seed("accuracy"))
+            if abs(step) > 0 and d is not None:
+                (data, network, mine), (_, _, rival) = label(line), label(other.line)
+                text = f"clean accuracy: {mine} {'above' if step > 0 else 'below'} {rival}"
+                lines.append((f"{network}, {data}", text, _difference(d, "accuracy"), _told(d, step > 0)))
+    return lines
+
+
+def _paper(net: Net) -> float:
+    """The paper's mean accuracy, NaN if it has none."""
+    value = net.paper.get("accuracy")
+    return math.nan if value is None or value.mean is None else value.mean
 
 
 def _honest(ce: Net, sl: Net) -> list[Line]:

@@ -60,23 +60,30 @@ def _caps(free: Sequence[Record], held: Sequence[Record]) -> str:
     if not free or not held:
         return "The counterexample has no results."
     (first, last), fixed = (free[0], free[-1]), held[-1]
+    ends = "and so does its end" if last.spec["n"] > first.spec["n"] and _rate(last) >= _rate(first) else "but its end does not"
+    mended = "mends it" if 2 * _rate(fixed) <= _rate(held[0]) else "does not mend it"
     return (
-        "Where the label is no function of the RKHS (two opposite caps), the statement's assumption fails and so does its end: "
+        f"Where the label is no function of the RKHS (two opposite caps), the statement's assumption fails {ends}: "
         f"with mu = 1/n {_share(first)} of fits err somewhere at n = {first.spec['n']} and {_share(last)} at n = "
         f"{last.spec['n']}, while the squared norm goes from {first.metrics['norm'][1]:.3g} to {last.metrics['norm'][1]:.3g}; "
-        f"mu = 0.1 mends it ({_share(fixed)} of {fixed.spec['replications']} at n = {fixed.spec['n']})."
+        f"mu = 0.1 {mended} ({_share(fixed)} of {fixed.spec['replications']} at n = {fixed.spec['n']})."
     )
 
 
+def _rate(record: Record) -> float:
+    """The part of the replications that err anywhere."""
+    return float(record.metrics["failures"] / record.spec["replications"])
+
+
 def _share(record: Record) -> str:
-    return f"{100 * record.metrics['failures'] / record.spec['replications']:.3g}%"
+    return f"{100 * _rate(record):.3g}%"
 
 
 def _counts(groups: dict[tuple[str, str], list[Record]]) -> Table:
     rows = []
     for (kind, mu), found in groups.items():
         for record in found:
-            failed, norm = record.metrics["failures"] / record.spec["replications"], record.metrics["norm"][1]
+            failed, norm = _rate(record), record.metrics["norm"][1]
             setting = [Entry(f"{kind}, mu = {mu}", f"{kind} {mu}"), Entry.number(record.spec["n"], "d")]
             errors = [Entry.number(failed, ".3g"), Entry.number(record.metrics["error"], ".2e")]
             rows.append([*setting, *errors, Entry.number(norm, ".3g")])

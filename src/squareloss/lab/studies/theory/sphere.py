@@ -44,12 +44,12 @@ class Target:
 
     @classmethod
     def of_exponent(cls, d: int, kappa: float) -> Target:
-        """The target with Tsybakov exponent 0.5, 1 or 2, built to stay in the RKHS."""
+        """The target with Tsybakov exponent 0.5, 1, 2, 4 or 8, built to stay in the RKHS."""
         if kappa == 0.5:
             return cls(d, 2.0) if d < 5 else cls(d, 3.0, 0.5)
-        if kappa in (1, 2):
+        if kappa in (1, 2, 4, 8):
             return cls(d, 1.0, kappa - 1.0)
-        raise ValueError(f"expected kappa 0.5, 1 or 2, got {kappa}")
+        raise ValueError(f"expected kappa 0.5, 1, 2, 4 or 8, got {kappa}")
 
     def share(self, x: Tensor) -> Tensor:
         """s / M, (...,) of points (..., d)."""
