@@ -1,4 +1,4 @@
-"""What an attack is made of: stages of rounds, what a round gets to see, and the keywords that every attack takes."""
+"""What an attack is made of: stages of rounds, what a round gets to see and aims at, and the keywords of every attack."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypedDict, get_args
 
+import torch
 from torch import Tensor
 
 from squareloss import _checks
-from squareloss.attacks._common import Norm
+from squareloss.attacks._common import Norm, relative_margin
 from squareloss.attacks._network import Network, Precision
 from squareloss.attacks._random import Draws
 from squareloss.attacks.losses import Objective
@@ -141,6 +142,41 @@ class Climbing:
     def check(self, num_classes: int) -> None:
         """Raise if the loss can't be used with so few classes."""
         self.goal.check(num_classes)
+
+    def climb(self, problem: Problem, state: State, tried: Tensor) -> Tensor:
+        """Try examples: they, their scores, margin and gradient go into the state; returns what the loss is of each, (n,)."""
+        scores, value, gradient = problem.network.gradient(tried, self.goal, state["y"], state["target"])
+        state |= {"tried": tried, "scores": scores, "gradient": gradient, "margin": relative_margin(scores, state["y"])}
+        return value
+
+
+def set_target(state: State, rank: int, targets: Tensor | None = None) -> None:
+    """Put the target class of each point into the state: given, or the one `rank` places below the top of the clean scores."""
+    ids = state["id"]
+    state["target"] = state["order"][:, -1 - rank] if targets is None else targets.to(ids.device, torch.int64)[ids]
+
+
+def tries(targets: int | Tensor | None, restarts: int, num_classes: int, points: int) -> list[tuple[int, int, Tensor | None]]:
+    """For each round the restart, the rank of the target, and the targets (N,) if they are given."""
+    given = targets if isinstance(targets, Tensor) else None
+    return [(restart, rank, given) for rank in _ranks(targets, num_classes, points) for restart in range(restarts)]
+
+
+def _ranks(targets: int | Tensor | None, num_classes: int, points: int) -> list[int]:
+    """The ranks to aim at: [0] without a target; [1] with given ones, so that it starts as the first rank."""
+    if targets is None:
+        return [0]
+    if isinstance(targets, Tensor):
+        if targets.shape != (points,) or targets.is_floating_point() or targets.dtype == torch.bool:
+            raise ValueError(
+                f"expected integer targets of shape ({points},), got {targets.dtype} of shape {tuple(targets.shape)}"
+            )
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or high >= num_classes:
+            raise ValueError(f"expected targets in [0, {num_classes}), got {low} to {high}")
+        return [1]
+    _checks.whole("targets", targets)
+    return list(range(1, min(targets, num_classes - 1) + 1))
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing_extensions import Unpack
 
 from squareloss import _checks
 from squareloss.attacks._common import Norm, column, distance, relative_margin
-from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options
+from squareloss.attacks._random import on_sphere
+from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options, set_target, tries
 from squareloss.attacks._run import attack
 from squareloss.attacks.losses import Objective, objective
-from squareloss.attacks.pgd import aims, on_sphere, set_target
 from squareloss.attacks.results import AttackResult
 
 BIAS, OVERSHOOT, BACK = 0.1, 1.05, 0.9  # alpha_max, eta and beta of the paper
@@ -42,11 +42,9 @@ def fab_targeted(
     check_options(fab_targeted, options)
     _checks.whole("steps", steps)
     _checks.whole("restarts", restarts)
-    given = targets if isinstance(targets, Tensor) else None
 
     def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
-        ranks = aims(targets, num_classes, len(x))
-        rounds = (FABRound(steps, restart, rank, given) for rank in ranks for restart in range(restarts))
+        rounds = (FABRound(steps, *each) for each in tries(targets, restarts, num_classes, len(x)))
         return [Stage("fab-t", tuple(rounds))], []
 
     return attack(model, x, y, eps, plan, options)
