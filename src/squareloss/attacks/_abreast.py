@@ -51,17 +51,6 @@ class Abreast:
 
     rounds: tuple[Round, ...]
     every: ClassVar[int] = 1
-    bar: ClassVar[float] = torch.inf
-
-    @property
-    def attack(self) -> str:
-        """Theirs."""
-        return self.rounds[0].attack
-
-    @property
-    def loss(self) -> str:
-        """Theirs."""
-        return self.rounds[0].loss
 
     @property
     def steps(self) -> int:
@@ -73,9 +62,6 @@ class Abreast:
         """Of all together."""
         f0, b0, f, b = (len(self.rounds) * cost for cost in self.rounds[0].costs)
         return f0, b0, f, b
-
-    def check(self, num_classes: int) -> None:
-        """Each was checked by itself."""
 
     def start(self, problem: Problem, state: State) -> None:
         """Each begins."""

@@ -90,16 +90,8 @@ class Problem:
     draws: Draws
 
 
-class Round(Protocol):
-    """One try. A frozen dataclass; what changes is in the state: see `State`. If its class says `lanes`: see `abreast`."""
-
-    @property
-    def attack(self) -> str:
-        """The name of the attack."""
-
-    @property
-    def loss(self) -> str:
-        """The name of its loss."""
+class Advancing(Protocol):
+    """What advances step by step: a round, or several abreast."""
 
     @property
     def steps(self) -> int:
@@ -113,18 +105,30 @@ class Round(Protocol):
     def every(self) -> int:
         """On CUDA, how many steps may pass between looks at the margin."""
 
+    def start(self, problem: Problem, state: State) -> None:
+        """Make the starting points and try them."""
+
+    def step(self, problem: Problem, state: State, i: int) -> None:
+        """Step i of `steps`, from 0."""
+
+
+class Round(Advancing, Protocol):
+    """One try. A frozen dataclass; what changes is in the state: see `State`. If its class says `lanes`: see `abreast`."""
+
+    @property
+    def attack(self) -> str:
+        """The name of the attack."""
+
+    @property
+    def loss(self) -> str:
+        """The name of its loss."""
+
     @property
     def bar(self) -> float:
         """Only for points whose margin has been below this share of the clean one; infinite for all points."""
 
     def check(self, num_classes: int) -> None:
         """Raise if it can't be run."""
-
-    def start(self, problem: Problem, state: State) -> None:
-        """Make the starting points and try them."""
-
-    def step(self, problem: Problem, state: State, i: int) -> None:
-        """Step i of `steps`, from 0."""
 
 
 class Climbing:

@@ -149,8 +149,7 @@ class TransferRound(Climbing):
 
     def step(self, problem: Problem, state: State, i: int) -> None:
         """A step on the other network, a look at this one."""
-        if "gradient elsewhere" in state:  # else a file from before: there it is "gradient" already
-            state["gradient"] = state.pop("gradient elsewhere")
+        state["gradient"] = state.pop("gradient elsewhere")
         self._inner().step(self._elsewhere(problem), state, i)
         self._look(problem, state)
 
