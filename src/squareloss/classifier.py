@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss import _checkpoint, models, simplex
+from squareloss._checks import choose
 from squareloss.codings import Link, OneHot, Simplex, Softmax
 
 LINKS: dict[str, type[Simplex] | type[OneHot] | type[Softmax]] = {"simplex": Simplex, "onehot": OneHot, "softmax": Softmax}
@@ -271,9 +272,7 @@ def _describe_link(link: Link) -> dict[str, Any]:
 
 def _build_link(saved: dict[str, Any]) -> Link:
     arguments = dict(saved)
-    name = arguments.pop("name", None)
-    if not isinstance(name, str) or name not in LINKS:
-        raise ValueError(f"Unknown link {name!r}. Available: {', '.join(LINKS)}")
+    name = choose("link", arguments.pop("name", None), LINKS)
     try:
         return LINKS[name](**arguments)
     except (TypeError, ValueError) as error:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from squareloss import _estimator_inputs as inputs
 from squareloss._all_or_nothing import all_or_nothing
+from squareloss._checks import choose
 from squareloss._estimator_inputs import Array
 from squareloss._probe_engine import Engine, Options
 from squareloss._random_features import RandomFeatures
@@ -256,10 +257,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _begin(self, X: Any, many: bool, classes: list[Array]) -> None:
         """A new model: its classes, its device, and no samples."""
-        if self.criterion not in CRITERIA:
-            raise ValueError(f"Unknown criterion {self.criterion!r}. Available: {', '.join(CRITERIA)}")
-        if self.calibration not in CALIBRATIONS:
-            raise ValueError(f"Unknown calibration {self.calibration!r}. Available: {', '.join(CALIBRATIONS)}")
+        choose("criterion", self.criterion, CRITERIA)
+        choose("calibration", self.calibration, CALIBRATIONS)
         lambdas = None if self.lambdas is None else inputs.candidates(self.lambdas, "lambda")
         self._device, self._many = inputs.device_for(X, self.device), many
         full = self.calibration == "full"

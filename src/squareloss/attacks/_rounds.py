@@ -76,8 +76,8 @@ def check_options(attack: Callable[..., Any], options: Options) -> None:
             raise TypeError(f"Unknown keyword {name!r} of {attack.__name__}. Available: {', '.join(known)}{hint}")
     if (size := options.get("batch_size")) is not None:
         _checks.whole("batch_size", size)
-    if (precision := options.get("precision")) not in (None, *get_args(Precision)):
-        raise ValueError(f"Unknown precision {precision!r}. Available: {', '.join(get_args(Precision))}")
+    if (precision := options.get("precision")) is not None:
+        _checks.choose("precision", precision, get_args(Precision))
 
 
 @dataclass(frozen=True)

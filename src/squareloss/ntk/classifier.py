@@ -181,9 +181,8 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_options(self) -> list[float] | None:
         """The candidates for mu, or None for the default ones, if all options can be."""
-        for name, value, known in (("solver", self.solver, SOLVERS), ("criterion", self.criterion, CRITERIA)):
-            if value not in known:
-                raise ValueError(f"Unknown {name} {value!r}. Available: {', '.join(known)}")
+        _checks.choose("solver", self.solver, SOLVERS)
+        _checks.choose("criterion", self.criterion, CRITERIA)
         mus = None if self.mu is None else inputs.candidates(self.mu, "mu")
         for mu in mus or []:
             _checks.not_negative("mu", mu)
