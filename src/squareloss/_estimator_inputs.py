@@ -110,6 +110,7 @@ def check_kind(classes: Array, labels: Array) -> None:
 
 def check_known(labels: Array, classes: Array) -> None:
     """Raise if some labels are not among the classes."""
+    check_kind(classes, labels)
     unknown = np.setdiff1d(labels, classes)
     if len(unknown):
         raise ValueError(f"expected labels among the classes {classes}, got {unknown}; give all classes to the first call")

@@ -195,7 +195,7 @@ class Classifier(nn.Module):
 
         Needs the packages of `squareloss[onnx]`. `example` is as in `export`.
         """
-        missing = [name for name in ("onnx", "onnxscript") if not _installed(name)]
+        missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
         if missing:
             raise ImportError(f"export_onnx needs {' and '.join(missing)}; install with: pip install 'squareloss[onnx]'")
         program = self.export(example)
@@ -339,13 +339,6 @@ def _class_name(module: nn.Module) -> str:
 
 def _any_batch() -> dict[str, dict[int, Any]]:
     return {"x": {0: torch.export.Dim("batch")}}
-
-
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ValueError:  # something half-imported of that name
-        return False
 
 
 @contextmanager

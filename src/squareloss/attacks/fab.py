@@ -18,6 +18,7 @@ from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.results import AttackResult
 
 BIAS, OVERSHOOT, BACK = 0.1, 1.05, 0.9  # alpha_max, eta and beta of the paper
+_NEWTON = 10  # steps of Newton's method; on CUDA always all of them, since a look at convergence would wait for the device
 
 
 def fab_targeted(
@@ -120,6 +121,3 @@ def to_hyperplane(points: Tensor, w: Tensor, value: Tensor, norm: Norm) -> Tenso
             break
     move = torch.minimum(pace * reach.unsqueeze(1), room)
     return torch.where(down, -move, move) * moving
-
-
-_NEWTON = 10  # steps of Newton's method; on CUDA always all of them, since a look at convergence would wait for the device
