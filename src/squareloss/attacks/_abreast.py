@@ -24,11 +24,12 @@ def abreast(rounds: Sequence[Round]) -> Abreast | None:
     first, *others = rounds
     if not getattr(first, "lanes", False) or first.bar != torch.inf:
         return None
-    alike = all(type(other) is type(first) and _rest(other) == _rest(first) for other in others)
+    alike = all(type(other) is type(first) and _settings(other) == _settings(first) for other in others)
     return Abreast(tuple(rounds)) if alike else None
 
 
-def _rest(this: Any) -> dict[str, Any]:
+def _settings(this: Any) -> dict[str, Any]:
+    """All that a round was made with, but for the class it aims at and the start."""
     return dict(vars(replace(this, rank=0, restart=0)))
 
 

@@ -191,4 +191,4 @@ class Stage:
     rounds: tuple[Round, ...]
 
 
-Plan = Callable[[int], tuple[list[Stage], list[str]]]  # from the number of classes: the stages, and what there is to note
+Plan = Callable[[int], list[Stage]]  # of the number of classes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
 
@@ -45,14 +46,17 @@ _STUCK = (
 _WAVE_BYTES = 1 << 28  # of one image-shaped tensor: larger evaluations run in waves
 
 
-def attack(model: nn.Module, x: Tensor, y: Tensor, eps: float, plan: Plan, options: Options) -> AttackResult:
-    """Run the plan on every point and return the record."""
+def attack(
+    model: nn.Module, x: Tensor, y: Tensor, eps: float, plan: Plan, options: Options,
+    remarks: Callable[[int], list[str]] = lambda num_classes: [],
+) -> AttackResult:  # fmt: skip
+    """Run the plan on every point and return the record, with what there is to remark for so many classes."""
     norm = norm_name(options.get("norm", "linf"))
     check_inputs(model, x, y, eps, norm)
     eps = float(eps)
     parity, seed = options.get("parity", False), options.get("seed", 0)
     network = prepare(model, x, y, batch_size=options.get("batch_size"), precision=options.get("precision"), plain=parity)
-    stages, notes = plan(network.num_classes)
+    stages, notes = plan(network.num_classes), remarks(network.num_classes)
     for stage in stages:
         for round_ in stage.rounds:
             round_.check(network.num_classes)

@@ -48,7 +48,7 @@ def apgd(
     _check_schedule(steps, restarts, rho)
     goal = objective(loss, coding=coding, scale=scale)
     rounds = tuple(APGDRound(goal, steps, restart, rho=rho, attack="apgd") for restart in range(restarts))
-    return attack(model, x, y, eps, lambda _: ([Stage("apgd", rounds)], []), options)
+    return attack(model, x, y, eps, lambda _: [Stage("apgd", rounds)], options)
 
 
 def apgd_targeted(
@@ -74,9 +74,9 @@ def apgd_targeted(
     _check_schedule(steps, restarts, rho)
     goal = objective(loss, targeted=True, coding=coding, scale=scale)
 
-    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
+    def plan(num_classes: int) -> list[Stage]:
         rounds = (APGDRound(goal, steps, *each, rho, "apgd-t") for each in tries(targets, restarts, num_classes, len(x)))
-        return [Stage("apgd-t", tuple(rounds))], []
+        return [Stage("apgd-t", tuple(rounds))]
 
     return attack(model, x, y, eps, plan, options)
 

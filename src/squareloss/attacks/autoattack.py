@@ -47,11 +47,8 @@ def autoattack(
     """
     check_options(autoattack, options)
     names = _names(version, attacks)
-
-    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
-        return [Stage(name, _STAGES[name](num_classes)) for name in names], _notes(names, num_classes)
-
-    return attack(model, x, y, eps, plan, options)
+    plan = lambda num_classes: [Stage(name, _STAGES[name](num_classes)) for name in names]
+    return attack(model, x, y, eps, plan, options, lambda num_classes: _notes(names, num_classes))
 
 
 def _names(version: str, attacks: Sequence[str] | None) -> tuple[str, ...]:

@@ -44,9 +44,9 @@ def fab_targeted(
     _checks.whole("steps", steps)
     _checks.whole("restarts", restarts)
 
-    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
+    def plan(num_classes: int) -> list[Stage]:
         rounds = (FABRound(steps, *each) for each in tries(targets, restarts, num_classes, len(x)))
-        return [Stage("fab-t", tuple(rounds))], []
+        return [Stage("fab-t", tuple(rounds))]
 
     return attack(model, x, y, eps, plan, options)
 

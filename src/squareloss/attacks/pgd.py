@@ -59,10 +59,10 @@ def pgd(
         _checks.positive("step_size", step_size)
     goal = objective(loss, targeted=targets is not None, coding=coding, scale=scale)
 
-    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
+    def plan(num_classes: int) -> list[Stage]:
         size = 2.5 * eps / steps if step_size is None else step_size
         rounds = (PGDRound(goal, steps, size, *each) for each in tries(targets, restarts, num_classes, len(x)))
-        return [Stage("pgd", tuple(rounds))], []
+        return [Stage("pgd", tuple(rounds))]
 
     return attack(model, x, y, eps, plan, options)
 

@@ -78,9 +78,9 @@ def worst_case(
     if surrogate is not None:
         check_inputs(surrogate, x, y, eps, norm_name(options.get("norm", "linf")))
 
-    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
+    def plan(num_classes: int) -> list[Stage]:
         transfer = None if surrogate is None else _transfer(surrogate, x, y, options)
-        return stages(num_classes, transfer, scales, restarts), []
+        return stages(num_classes, transfer, scales, restarts)
 
     result = attack(model, x, y, eps, plan, options)
     return WorstCase(result, masking_report(model, x, y, eps, **options) if report else None)
