@@ -196,8 +196,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy of `predict`; with several label sets the mean of their accuracies (a sample may be right in some)."""
-        predicted = self.predict(X)
-        predicted = predicted.cpu().numpy() if isinstance(predicted, Tensor) else predicted
+        predicted = inputs.array(self.predict(X))
         columns, _ = inputs.labels(y, len(predicted))
         if columns.shape[1] != len(self._classes):
             raise ValueError(f"expected {len(self._classes)} label sets, got {columns.shape[1]} columns of y")

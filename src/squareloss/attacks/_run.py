@@ -87,7 +87,8 @@ class Evaluation:
         self.stage = self.wave = self.round = self.step = 0
         self.pool: Tensor | None = None  # the points of this stage
         self.state: State = {}  # of this round, empty between rounds
-        self.path = None if options.get("save") is None else Path(str(options["save"]))
+        save = options.get("save")
+        self.path = None if save is None else Path(save)
         self.mark = "" if self.path is None else self._fingerprint()
         self._began, self._before, self._saved = time.monotonic(), 0.0, time.monotonic()
 

@@ -146,7 +146,7 @@ def evaluate(
                     print(f"{name} at {eps_text(each)}, {len(results) + 1} of {len(runs) * len(radii)}:", file=sys.stderr)
                 own: Options = {**options}
                 if folder is not None:
-                    own["save"] = part_of(Path(str(folder)), name, each)
+                    own["save"] = part_of(Path(folder), name, each)
                 results[name, each] = run(seen, x, y, each, **own)
     first = next(iter(results.values()))
     return AttackTable(radii, first.norm_name, first.clean_accuracy, results, time.monotonic() - began)

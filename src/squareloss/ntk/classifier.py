@@ -150,8 +150,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy of `predict`; tensors may lie on a GPU."""
-        given = y, self.predict(X), sample_weight
-        y, predicted, weight = (t.cpu().numpy() if isinstance(t, Tensor) else t for t in given)
+        y, predicted, weight = (inputs.array(given) for given in (y, self.predict(X), sample_weight))
         return float(accuracy_score(y, predicted, sample_weight=weight))
 
     @property
