@@ -49,7 +49,7 @@ Options = tuple[int, bool, Quadratic]  # the ignored label, whether to take the 
 
 
 class HardSquare(torch.autograd.Function):
-    """sum_i w_{y_i} loss_i over the samples that are not ignored, divided by sum_i w_{y_i} for the mean: see `hard_square`.
+    """sum_i w_{y_i} loss_i over the samples that are not ignored, divided by sum_i w_{y_i} for the mean: `hard_square`.
 
     Outputs (N, K, ...), labels (N, ...) of int64, not empty. Label values are checked on the CPU. Not for use within
     `torch.compile` and `torch.func`.

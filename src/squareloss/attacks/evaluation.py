@@ -137,7 +137,7 @@ def evaluate(
     runs = {name: _attack(name, coding, surrogate) for name in attacks}
     folder, began = options.get("save"), time.monotonic()
     results: dict[tuple[str, float], AttackResult] = {}
-    by_eta = _by_eta(model, attacks, coding)
+    by_eta = _by_eta(model, list(runs), coding)
     with Prepared():
         for name, run in runs.items():
             seen = by_eta if name.endswith("@eta") else model
