@@ -275,9 +275,7 @@ def test_weights_that_are_no_tensors_are_refused_with_advice_that_helps(kind):
     Asinh(class_weight=torch.as_tensor(kind([1, 2, 3]))).fit(s, y, weight=torch.as_tensor(kind([1.0] * 30)))
 
 
-def test_a_state_from_before_there_were_floors():
+def test_a_state_knows_its_floor():
     s, _ = estimates(10)
     state = Asinh(2.0, 0.1, 0.5, 0.25).state()
     assert torch.equal(from_state(state).transform(s), 0.75 * Asinh(2.0, 0.1, 0.5).transform(s) + 0.25 / 5)
-    old = {name: state[name] for name in ("kind", "slope", "centre", "width")}
-    assert torch.equal(from_state(old).transform(s), Asinh(2.0, 0.1, 0.5).transform(s))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -92,6 +93,9 @@ def test_a_table_of_attacks(net, points):
         attacks.evaluate(Limited(net, 0), x, y, [0.1, 8])  # before the first attack has run
     with pytest.raises(ValueError, match="expected a coding for 'apgd-ce@eta'"):
         attacks.evaluate(net, x, y, 0.1, attacks=["apgd-ce@eta"])
+    training = copy.deepcopy(net).train()
+    with pytest.raises(ValueError, match="expected a model in eval mode"):  # and it is not put there
+        attacks.evaluate(training, x, y, 0.1, attacks=["apgd-ce@eta"], coding=Simplex())
     for eps in (np.float32(0.15), torch.tensor(0.15), torch.tensor([0.15]), [0.15, 0.15]):
         assert len(attacks.evaluate(net, x[:5], y[:5], eps, attacks=["pgd-ce"]).eps) == 1
 

@@ -168,7 +168,7 @@ def test_the_time_left_is_about_right_however_points_break(monkeypatch, capsys, 
     stages = [RUN.Stage("short", short), RUN.Stage("long", (Falling(clock, power, 900, before=100),))]
     x, y = torch.full((1000, 1), 0.6), torch.zeros(1000, dtype=torch.int64)
     options = {"progress": True} | ({} if waves == 1 else {"parity": True, "batch_size": 1000 // waves})
-    result = RUN.attack(Threshold(), x, y, 0.2, lambda classes: (stages, []), options)
+    result = RUN.attack(Threshold(), x, y, 0.2, lambda classes: stages, options)
     assert result.robust_accuracy == pytest.approx(1000**-power, abs=2e-3)
     told = [(float(now), float(left)) for now, left in re.findall(r"stand, (\S+), about (\S+) left", capsys.readouterr().err)]
     late = [left / (clock.now - now) for now, left in told if 0.1 * clock.now <= now < clock.now]
@@ -182,7 +182,7 @@ def test_rounds_that_no_point_is_worth_take_no_time(monkeypatch, capsys):
     monkeypatch.setattr(PROGRESS, "duration", str)
     rounds = (Falling(clock, 0.0, 100), Falling(clock, 0.0, 5000, before=100, bar=0.5))  # none comes below half of its margin
     x, y = torch.full((1000, 1), 0.6), torch.zeros(1000, dtype=torch.int64)
-    RUN.attack(Threshold(), x, y, 0.2, lambda classes: ([RUN.Stage("both", rounds)], []), {"progress": True})
+    RUN.attack(Threshold(), x, y, 0.2, lambda classes: [RUN.Stage("both", rounds)], {"progress": True})
     told = [(float(now), float(left)) for now, left in re.findall(r"stand, (\S+), about (\S+) left", capsys.readouterr().err)]
     assert clock.now == pytest.approx(1000) and len(told) > 90
     assert all(left == pytest.approx(clock.now - now, rel=0.1, abs=1) for now, left in told)

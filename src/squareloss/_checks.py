@@ -34,6 +34,22 @@ def nearest(name: str, available: Iterable[str]) -> str:
     return f"; did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
+def choose(kind: str, name: str, available: Iterable[str], also: str = "") -> str:
+    """`name` if it is one of `available`; else ValueError with all of them and the nearest match.
+
+    Arguments:
+        kind: what is chosen, for the message: "loss", "model", "study".
+        name: what was asked for.
+        available: the names there are.
+        also: what else could have been given, in words.
+    """
+    names = list(available)
+    if name in names:
+        return name
+    listed = ", ".join(names) or "none"
+    raise ValueError(f"Unknown {kind} {name!r}. Available: {listed}{f', or {also}' if also else ''}{nearest(str(name), names)}")
+
+
 def whole(name: str, value: Any, least: int = 1) -> None:
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
         raise TypeError(f"expected {name} to be a whole number, got {value!r}")

@@ -55,7 +55,7 @@ def labels(y: Any, count: int) -> tuple[Array, bool]:
     """Labels as an array (n, S), one column per label set; and whether there are several."""
     if y is None:
         raise ValueError("expected labels y: this classifier requires y to be passed, but the target y is None")
-    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    y = np.asarray(array(y))
     if y.ndim not in (1, 2) or len(y) != count:
         raise ValueError(
             f"expected labels of shape ({count},), or ({count}, S) for S label sets, got shape {y.shape}: "
@@ -110,6 +110,7 @@ def check_kind(classes: Array, labels: Array) -> None:
 
 def check_known(labels: Array, classes: Array) -> None:
     """Raise if some labels are not among the classes."""
+    check_kind(classes, labels)
     unknown = np.setdiff1d(labels, classes)
     if len(unknown):
         raise ValueError(f"expected labels among the classes {classes}, got {unknown}; give all classes to the first call")

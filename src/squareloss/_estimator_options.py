@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from squareloss._checks import choose
 from squareloss.codings import scaled_one_hot
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 
@@ -41,9 +42,7 @@ def check(estimator: Any) -> None:
 def make_loss(loss: str | Loss, num_classes: int) -> Loss:
     """A loss of its own for the estimator, without reduction: it weights samples itself."""
     if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise ValueError(f"Unknown loss {loss!r}. Available: {', '.join(LOSSES)}, or an instance of a squareloss loss")
-        loss = LOSSES[loss](num_classes)
+        loss = LOSSES[choose("loss", loss, LOSSES, "an instance of a squareloss loss")](num_classes)
     elif not isinstance(loss, Loss):
         raise TypeError(f"expected loss to be one of {', '.join(LOSSES)} or an instance of a squareloss loss, got {loss!r}")
     loss = copy.deepcopy(loss)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -47,17 +48,12 @@ def quadratic(levels: Levels, num_classes: int, label_smoothing: float, factor: 
 Options = tuple[int, bool, Quadratic]  # the ignored label, whether to take the mean, the loss
 
 
-def hard_square(outputs: Tensor, labels: Tensor, weight: Tensor | None, options: Options) -> Tensor:
-    """sum_i w_{y_i} loss_i over the samples that are not ignored, divided by sum_i w_{y_i} for the mean.
+class HardSquare(torch.autograd.Function):
+    """sum_i w_{y_i} loss_i over the samples that are not ignored, divided by sum_i w_{y_i} for the mean: `hard_square`.
 
     Outputs (N, K, ...), labels (N, ...) of int64, not empty. Label values are checked on the CPU. Not for use within
     `torch.compile` and `torch.func`.
     """
-    return _apply(outputs, labels, weight, options)  # type: ignore[no-any-return]
-
-
-class HardSquare(torch.autograd.Function):
-    """The autograd function behind `hard_square`."""
 
     @staticmethod
     def forward(ctx: Any, outputs: Tensor, labels: Tensor, weight: Tensor | None, options: Options) -> Tensor:
@@ -103,7 +99,7 @@ class HardSquare(torch.autograd.Function):
 
 
 # torch's own wrapper around this method serves `torch.func` alone, and takes as long as two operations
-_apply: Any = super(torch.autograd.Function, HardSquare).apply
+hard_square: Callable[[Tensor, Tensor, Tensor | None, Options], Tensor] = super(torch.autograd.Function, HardSquare).apply
 
 
 def _number(grad: Tensor) -> float | None:

@@ -29,6 +29,7 @@ from squareloss.ridge import FeaturePath, KernelPath, left_out
 Block = tuple[Tensor, Tensor, Tensor]  # features (m, d), labels (m, S), sample weights (m,)
 Blocks = Callable[[], Iterable[Block]]  # of samples with a weight > 0, the same ones in the same order each time
 Solution = tuple[Tensor, Tensor]  # coefficients (d, K) and intercept (K,)
+CRITERIA = ("brier", "accuracy")
 COLUMNS = 1024  # outputs, over lambdas, of one product
 
 

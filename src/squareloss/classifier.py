@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss import _checkpoint, models, simplex
+from squareloss._checks import choose
 from squareloss.codings import Link, OneHot, Simplex, Softmax
 
 LINKS: dict[str, type[Simplex] | type[OneHot] | type[Softmax]] = {"simplex": Simplex, "onehot": OneHot, "softmax": Softmax}
@@ -194,7 +195,7 @@ class Classifier(nn.Module):
 
         Needs the packages of `squareloss[onnx]`. `example` is as in `export`.
         """
-        missing = [name for name in ("onnx", "onnxscript") if not _installed(name)]
+        missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
         if missing:
             raise ImportError(f"export_onnx needs {' and '.join(missing)}; install with: pip install 'squareloss[onnx]'")
         program = self.export(example)
@@ -271,9 +272,7 @@ def _describe_link(link: Link) -> dict[str, Any]:
 
 def _build_link(saved: dict[str, Any]) -> Link:
     arguments = dict(saved)
-    name = arguments.pop("name", None)
-    if not isinstance(name, str) or name not in LINKS:
-        raise ValueError(f"Unknown link {name!r}. Available: {', '.join(LINKS)}")
+    name = choose("link", arguments.pop("name", None), LINKS)
     try:
         return LINKS[name](**arguments)
     except (TypeError, ValueError) as error:
@@ -340,13 +339,6 @@ def _class_name(module: nn.Module) -> str:
 
 def _any_batch() -> dict[str, dict[int, Any]]:
     return {"x": {0: torch.export.Dim("batch")}}
-
-
-def _installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ValueError:  # something half-imported of that name
-        return False
 
 
 @contextmanager

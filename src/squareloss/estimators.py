@@ -187,10 +187,9 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             X, y, weight = self._validated(X, y, sample_weight, reset=first)
             known = np.unique(classes) if first else self.classes_
             for labels in (y,) if classes is None else (y, np.unique(classes)):
-                inputs.check_kind(known, labels)
                 inputs.check_known(labels, known)
             if first:
-                self._set_classes(np.unique(classes), y, weight)
+                self._set_classes(known, y, weight)
                 present = weight > 0  # a feature that varies among the others alone has no scale
                 self._set_statistics(X[present], weight[present])
                 self._set_network(X.shape[1])
@@ -340,9 +339,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             self.scale_ = np.where(X.max(axis=0) > X.min(axis=0), scale, 1.0)  # rounding alone is no scale
 
     def _set_network(self, inputs: int) -> None:
-        generator = np.random.default_rng() if self.random_state is None else check_random_state(self.random_state)
-        draw = generator.integers if isinstance(generator, np.random.Generator) else generator.randint
-        self._seed = int(draw(2**31 - 1))
+        generator = np.random.RandomState() if self.random_state is None else check_random_state(self.random_state)
+        self._seed = int(generator.randint(2**31 - 1))
         width = outputs_for(self.loss_.link, len(self.classes_))
         self.network_ = MLP(inputs, self.hidden, width, generator=torch.Generator().manual_seed(self._seed))
         self.loss_curve_ = []

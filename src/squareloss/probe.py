@@ -19,14 +19,14 @@ from torch import Tensor
 
 from squareloss import _estimator_inputs as inputs
 from squareloss._all_or_nothing import all_or_nothing
+from squareloss._checks import choose
 from squareloss._estimator_inputs import Array
 from squareloss._probe_engine import Engine, Options
 from squareloss._random_features import RandomFeatures
-from squareloss._selection import Block
+from squareloss._selection import CRITERIA, Block
 
 __all__ = ["RandomFeatures", "RidgeProbe"]
 
-CRITERIA = ("brier", "accuracy")
 CALIBRATIONS = ("full", "temperature")
 CPU = torch.device("cpu")
 
@@ -148,22 +148,20 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         the result is that of `fit`. A plain iterator can be read only once, and the result is that of `partial_fit` on every
         chunk. Classes are added as they turn up.
         """
+        again = chunks if callable(chunks) else functools.partial(iter, chunks)
         with all_or_nothing(self):
-            return self._fit_chunks(chunks if callable(chunks) else functools.partial(iter, chunks), chunks)
-
-    def _fit_chunks(self, again: Callable[[], Iterable[Any]], chunks: Any) -> RidgeProbe:
-        self.__dict__.pop("classes_", None)
-        for X, y, *weight in inputs.watch(again(), None, "sums", verbose=self.verbose):
-            checked = inputs.features(self, X, reset=not hasattr(self, "classes_"))
-            columns, many = inputs.labels(y, len(X))
-            self._add(checked, columns, many, [np.unique(column) for column in columns.T], weight[0] if weight else None)
-        if not hasattr(self, "classes_"):
-            raise ValueError("expected chunks (X, y), got none; an iterator that was used up cannot be read again")
-        _two_or_more(self._classes)
-        if callable(chunks) or again() is not chunks:
-            count = self._engine.count
-            self._engine.solve(lambda: inputs.watch(self._rechunk(again()), count, "leave-one-out", verbose=self.verbose))
-        return self
+            self.__dict__.pop("classes_", None)
+            for X, y, *weight in inputs.watch(again(), None, "sums", verbose=self.verbose):
+                checked = inputs.features(self, X, reset=not hasattr(self, "classes_"))
+                columns, many = inputs.labels(y, len(X))
+                self._add(checked, columns, many, [np.unique(column) for column in columns.T], weight[0] if weight else None)
+            if not hasattr(self, "classes_"):
+                raise ValueError("expected chunks (X, y), got none; an iterator that was used up cannot be read again")
+            _two_or_more(self._classes)
+            if callable(chunks) or again() is not chunks:
+                count = self._engine.count
+                self._engine.solve(lambda: inputs.watch(self._rechunk(again()), count, "leave-one-out", verbose=self.verbose))
+            return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> RidgeProbe:
         """Take samples back: the same W and b as if they had never been fitted, at the same lambda.
@@ -198,8 +196,7 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy of `predict`; with several label sets the mean of their accuracies (a sample may be right in some)."""
-        predicted = self.predict(X)
-        predicted = predicted.cpu().numpy() if isinstance(predicted, Tensor) else predicted
+        predicted = inputs.array(self.predict(X))
         columns, _ = inputs.labels(y, len(predicted))
         if columns.shape[1] != len(self._classes):
             raise ValueError(f"expected {len(self._classes)} label sets, got {columns.shape[1]} columns of y")
@@ -256,10 +253,8 @@ class RidgeProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _begin(self, X: Any, many: bool, classes: list[Array]) -> None:
         """A new model: its classes, its device, and no samples."""
-        if self.criterion not in CRITERIA:
-            raise ValueError(f"Unknown criterion {self.criterion!r}. Available: {', '.join(CRITERIA)}")
-        if self.calibration not in CALIBRATIONS:
-            raise ValueError(f"Unknown calibration {self.calibration!r}. Available: {', '.join(CALIBRATIONS)}")
+        choose("criterion", self.criterion, CRITERIA)
+        choose("calibration", self.calibration, CALIBRATIONS)
         lambdas = None if self.lambdas is None else inputs.candidates(self.lambdas, "lambda")
         self._device, self._many = inputs.device_for(X, self.device), many
         full = self.calibration == "full"

@@ -104,34 +104,6 @@ class FeaturePath:
         shrink = torch.stack([1 / (self.values + lam) for lam in lambdas])  # (L, r)
         return 1 - weight * (shrink @ projected.square().T + 1 / self.mass)
 
-    def leave_one_out(self, x: Tensor, y: Tensor, lam: float, weight: Tensor | None = None) -> Tensor:
-        """What the fit without sample i predicts for it (m, K), for samples x (m, d), y (m, K) that were fitted.
-
-        With a `dual` they must be all of them, in their order and with their weights.
-        """
-        self.check_regular(lam)
-        x, y, s = _check_data(x, y, weight)
-        projected = self.project(x)
-        fitted = self.fitted(projected, [lam])[0]
-        if self.dual is None:
-            return left_out(y, fitted, self.slack(projected, s, [lam])[0])
-        used = s > 0
-        if not self._fitted_on(projected[used], y[used], s[used]):
-            raise ValueError(
-                "expected all samples of the fit, in their order and with their weights, since there are no more of them "
-                "than features; got others"
-            )
-        return fitted.masked_scatter(used.unsqueeze(1), self.dual.leave_one_out(lam))
-
-    def _fitted_on(self, projected: Tensor, y: Tensor, weight: Tensor) -> bool:
-        """Whether these are the samples of the dual: features alike up to rounding, all else the same."""
-        assert self.dual is not None
-        if not (torch.equal(y, self.dual.targets) and torch.equal(weight, self.dual.weight)):
-            return False
-        root = self.values.sqrt()
-        vectors = self.dual.vectors[:, len(self.dual.values) - len(root) :]
-        return torch.allclose(projected, vectors * root / weight.sqrt().unsqueeze(1), atol=1e-6 * float(root.norm()))
-
     def grid(self) -> list[float]:
         """The default path: see `default_lambdas`."""
         return default_lambdas(self.values, len(self.mean))

@@ -24,11 +24,12 @@ def abreast(rounds: Sequence[Round]) -> Abreast | None:
     first, *others = rounds
     if not getattr(first, "lanes", False) or first.bar != torch.inf:
         return None
-    alike = all(type(other) is type(first) and _rest(other) == _rest(first) for other in others)
+    alike = all(type(other) is type(first) and _settings(other) == _settings(first) for other in others)
     return Abreast(tuple(rounds)) if alike else None
 
 
-def _rest(this: Any) -> dict[str, Any]:
+def _settings(this: Any) -> dict[str, Any]:
+    """All that a round was made with, but for the class it aims at and the start."""
     return dict(vars(replace(this, rank=0, restart=0)))
 
 
@@ -51,17 +52,6 @@ class Abreast:
 
     rounds: tuple[Round, ...]
     every: ClassVar[int] = 1
-    bar: ClassVar[float] = torch.inf
-
-    @property
-    def attack(self) -> str:
-        """Theirs."""
-        return self.rounds[0].attack
-
-    @property
-    def loss(self) -> str:
-        """Theirs."""
-        return self.rounds[0].loss
 
     @property
     def steps(self) -> int:
@@ -73,9 +63,6 @@ class Abreast:
         """Of all together."""
         f0, b0, f, b = (len(self.rounds) * cost for cost in self.rounds[0].costs)
         return f0, b0, f, b
-
-    def check(self, num_classes: int) -> None:
-        """Each was checked by itself."""
 
     def start(self, problem: Problem, state: State) -> None:
         """Each begins."""

@@ -9,6 +9,8 @@ import zlib
 import torch
 from torch import Tensor
 
+from squareloss.attacks._common import Norm, column, normalise
+
 _MASK = (1 << 64) - 1
 # of splitmix64, 0x9e3779b97f4a7c15 and so on, as the signed integers that tensors hold; their products wrap
 GOLDEN, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
@@ -89,6 +91,23 @@ class Published:
 
 
 Draws = PerExample | Published
+
+
+def in_ball(draws: Draws, ids: Tensor, place: tuple[str | int, ...], like: Tensor, norm: Norm) -> Tensor:
+    """Uniform in the unit ball of the norm, one draw per point."""
+    shape = tuple(like.shape[1:])
+    if norm == "linf":
+        return (2 * draws.uniform(ids, place, shape) - 1).to(like.dtype)
+    direction = normalise(draws.normal(ids, place, shape), norm)
+    radius = draws.uniform(ids, (*place, "radius"), ()).pow(1 / like[0].numel())
+    return (direction * column(radius, direction)).to(like.dtype)
+
+
+def on_sphere(draws: Draws, ids: Tensor, place: tuple[str | int, ...], like: Tensor, norm: Norm) -> Tensor:
+    """A random point of norm one, as AutoAttack starts: a uniform draw over its l_inf norm, or a normal one over its l_2."""
+    shape = tuple(like.shape[1:])
+    drawn = 2 * draws.uniform(ids, place, shape) - 1 if norm == "linf" else draws.normal(ids, place, shape)
+    return normalise(drawn, norm).to(like.dtype)
 
 
 def _key(seed: int, place: tuple[str | int, ...]) -> int:

@@ -1,4 +1,4 @@
-"""What an attack is made of: stages of rounds, what a round gets to see, and the keywords that every attack takes."""
+"""What an attack is made of: stages of rounds, what a round gets to see and aims at, and the keywords of every attack."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypedDict, get_args
 
+import torch
 from torch import Tensor
 
 from squareloss import _checks
-from squareloss.attacks._common import Norm
+from squareloss.attacks._common import Norm, relative_margin
 from squareloss.attacks._network import Network, Precision
 from squareloss.attacks._random import Draws
 from squareloss.attacks.losses import Objective
@@ -75,8 +76,8 @@ def check_options(attack: Callable[..., Any], options: Options) -> None:
             raise TypeError(f"Unknown keyword {name!r} of {attack.__name__}. Available: {', '.join(known)}{hint}")
     if (size := options.get("batch_size")) is not None:
         _checks.whole("batch_size", size)
-    if (precision := options.get("precision")) not in (None, *get_args(Precision)):
-        raise ValueError(f"Unknown precision {precision!r}. Available: {', '.join(get_args(Precision))}")
+    if (precision := options.get("precision")) is not None:
+        _checks.choose("precision", precision, get_args(Precision))
 
 
 @dataclass(frozen=True)
@@ -89,16 +90,8 @@ class Problem:
     draws: Draws
 
 
-class Round(Protocol):
-    """One try. A frozen dataclass; what changes is in the state: see `State`. If its class says `lanes`: see `abreast`."""
-
-    @property
-    def attack(self) -> str:
-        """The name of the attack."""
-
-    @property
-    def loss(self) -> str:
-        """The name of its loss."""
+class Advancing(Protocol):
+    """What advances step by step: a round, or several abreast."""
 
     @property
     def steps(self) -> int:
@@ -112,18 +105,30 @@ class Round(Protocol):
     def every(self) -> int:
         """On CUDA, how many steps may pass between looks at the margin."""
 
+    def start(self, problem: Problem, state: State) -> None:
+        """Make the starting points and try them."""
+
+    def step(self, problem: Problem, state: State, i: int) -> None:
+        """Step i of `steps`, from 0."""
+
+
+class Round(Advancing, Protocol):
+    """One try. A frozen dataclass; what changes is in the state: see `State`. If its class says `lanes`: see `abreast`."""
+
+    @property
+    def attack(self) -> str:
+        """The name of the attack."""
+
+    @property
+    def loss(self) -> str:
+        """The name of its loss."""
+
     @property
     def bar(self) -> float:
         """Only for points whose margin has been below this share of the clean one; infinite for all points."""
 
     def check(self, num_classes: int) -> None:
         """Raise if it can't be run."""
-
-    def start(self, problem: Problem, state: State) -> None:
-        """Make the starting points and try them."""
-
-    def step(self, problem: Problem, state: State, i: int) -> None:
-        """Step i of `steps`, from 0."""
 
 
 class Climbing:
@@ -142,6 +147,41 @@ class Climbing:
         """Raise if the loss can't be used with so few classes."""
         self.goal.check(num_classes)
 
+    def climb(self, problem: Problem, state: State, tried: Tensor) -> Tensor:
+        """Try examples: they, their scores, margin and gradient go into the state; returns what the loss is of each, (n,)."""
+        scores, value, gradient = problem.network.gradient(tried, self.goal, state["y"], state["target"])
+        state |= {"tried": tried, "scores": scores, "gradient": gradient, "margin": relative_margin(scores, state["y"])}
+        return value
+
+
+def set_target(state: State, rank: int, targets: Tensor | None = None) -> None:
+    """Put the target class of each point into the state: given, or the one `rank` places below the top of the clean scores."""
+    ids = state["id"]
+    state["target"] = state["order"][:, -1 - rank] if targets is None else targets.to(ids.device, torch.int64)[ids]
+
+
+def tries(targets: int | Tensor | None, restarts: int, num_classes: int, points: int) -> list[tuple[int, int, Tensor | None]]:
+    """For each round the restart, the rank of the target, and the targets (N,) if they are given."""
+    given = targets if isinstance(targets, Tensor) else None
+    return [(restart, rank, given) for rank in _ranks(targets, num_classes, points) for restart in range(restarts)]
+
+
+def _ranks(targets: int | Tensor | None, num_classes: int, points: int) -> list[int]:
+    """The ranks to aim at: [0] without a target; [1] with given ones, so that it starts as the first rank."""
+    if targets is None:
+        return [0]
+    if isinstance(targets, Tensor):
+        if targets.shape != (points,) or targets.is_floating_point() or targets.dtype == torch.bool:
+            raise ValueError(
+                f"expected integer targets of shape ({points},), got {targets.dtype} of shape {tuple(targets.shape)}"
+            )
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or high >= num_classes:
+            raise ValueError(f"expected targets in [0, {num_classes}), got {low} to {high}")
+        return [1]
+    _checks.whole("targets", targets)
+    return list(range(1, min(targets, num_classes - 1) + 1))
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -151,4 +191,4 @@ class Stage:
     rounds: tuple[Round, ...]
 
 
-Plan = Callable[[int], tuple[list[Stage], list[str]]]  # from the number of classes: the stages, and what there is to note
+Plan = Callable[[int], list[Stage]]  # of the number of classes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from squareloss.attacks._common import (
 from squareloss.attacks._network import prepare
 from squareloss.attacks._progress import Progress, to_come
 from squareloss.attacks._random import PerExample, Published
-from squareloss.attacks._rounds import Options, Plan, Problem, Round, Stage, State
+from squareloss.attacks._rounds import Advancing, Options, Plan, Problem, Stage, State
 from squareloss.attacks.results import AttackResult, Ledger
 
 SAVE_SECONDS = 20.0  # between saves
@@ -45,14 +46,17 @@ _STUCK = (
 _WAVE_BYTES = 1 << 28  # of one image-shaped tensor: larger evaluations run in waves
 
 
-def attack(model: nn.Module, x: Tensor, y: Tensor, eps: float, plan: Plan, options: Options) -> AttackResult:
-    """Run the plan on every point and return the record."""
+def attack(
+    model: nn.Module, x: Tensor, y: Tensor, eps: float, plan: Plan, options: Options,
+    remarks: Callable[[int], list[str]] = lambda num_classes: [],
+) -> AttackResult:  # fmt: skip
+    """Run the plan on every point and return the record, with what there is to remark for so many classes."""
     norm = norm_name(options.get("norm", "linf"))
     check_inputs(model, x, y, eps, norm)
     eps = float(eps)
     parity, seed = options.get("parity", False), options.get("seed", 0)
     network = prepare(model, x, y, batch_size=options.get("batch_size"), precision=options.get("precision"), plain=parity)
-    stages, notes = plan(network.num_classes)
+    stages, notes = plan(network.num_classes), remarks(network.num_classes)
     for stage in stages:
         for round_ in stage.rounds:
             round_.check(network.num_classes)
@@ -82,8 +86,9 @@ class Evaluation:
             self.wave_size = problem.network.batch_size  # the published batches
         self.stage = self.wave = self.round = self.step = 0
         self.pool: Tensor | None = None  # the points of this stage
-        self.state: State | None = None  # of this round
-        self.path = None if options.get("save") is None else Path(str(options["save"]))
+        self.state: State = {}  # of this round, empty between rounds
+        save = options.get("save")
+        self.path = None if save is None else Path(save)
         self.mark = "" if self.path is None else self._fingerprint()
         self._began, self._before, self._saved = time.monotonic(), 0.0, time.monotonic()
 
@@ -125,21 +130,21 @@ class Evaluation:
             self.pool = self.ledger.standing()
         waves = batches(self.pool, self.wave_size)
         while self.wave < len(waves):
-            if self.round == 0 and self.state is None:
+            if self.round == 0 and not self.state:
                 self.problem.draws.restart()
             while self.round < len(self.stages[self.stage].rounds):
-                self.round, self.state = self.round + self._run_round(waves[self.wave]), None
+                self.round, self.state = self.round + self._run_round(waves[self.wave]), {}
             self.wave, self.round = self.wave + 1, 0
 
     def _run_round(self, wave: Tensor) -> int:
         """The next round, or several at once; returns how many."""
         bar = self.stages[self.stage].rounds[self.round].bar
-        ids = self._worth(self.ledger.standing(wave), bar) if self.state is None else self.state["id"]
+        ids = self.state["id"] if self.state else self._worth(self.ledger.standing(wave), bar)
         if len(ids) == 0:
             return 1
         this, count = self._at_once(len(ids))
         self.progress.pause()
-        if self.state is None:
+        if not self.state:
             self.state, self.step = self._fresh(ids), 0
             this.start(self.problem, self.state)
             self._book_slope(self.state)
@@ -158,13 +163,13 @@ class Evaluation:
         """Of this round, in the whole plan."""
         return sum(len(stage.rounds) for stage in self.stages[: self.stage]) + self.round
 
-    def _at_once(self, points: int) -> tuple[Round, int]:
+    def _at_once(self, points: int) -> tuple[Advancing, int]:
         """The next round, or as many of the next ones as make a full pass of so many points, and how many that is.
 
         One by one if the search rounds: then float32 looks at the closest example of every round.
         """
         rounds, network = self.stages[self.stage].rounds[self.round :], self.problem.network
-        if self.state is not None:  # resumed in the middle
+        if self.state:  # resumed in the middle
             count = count_lanes(self.state)
         elif network.rounds or self.problem.draws.shared:
             count = 1
@@ -187,10 +192,9 @@ class Evaluation:
             state["closest"], state["nearness"] = state["x"], state["refuted"]
         return state
 
-    def _settle(self, this: Round) -> None:
+    def _settle(self, this: Advancing) -> None:
         """Confirm the points that seem lost, and let them go."""
         state = self.state
-        assert state is not None
         state["least"] = torch.minimum(state["margin"], state["least"])
         if "closest" in state:
             closer = state["margin"] < state["nearness"]
@@ -201,10 +205,9 @@ class Evaluation:
             rows = lost.nonzero().squeeze(1)
             self._confirm(this, rows, state["tried"][rows])
 
-    def _confirm(self, this: Round, rows: Tensor, tried: Tensor) -> None:
+    def _confirm(self, this: Advancing, rows: Tensor, tried: Tensor) -> None:
         """Let float32 decide on the examples `tried` of the points in those rows."""
         state, problem = self.state, self.problem
-        assert state is not None
         x = state["x"][rows]
         wrong = problem.network.exact(tried).argmax(1) != state["y"][rows]
         self.ledger.spend(state["id"][rows].to(self.x.device), 1)
@@ -220,10 +223,9 @@ class Evaluation:
         self.ledger.record(state["id"][gone], adv, distance(adv - x[sure], problem.norm), self._number(), step)
         self._leave(this, gone)
 
-    def _leave(self, this: Round, gone: Tensor) -> None:
+    def _leave(self, this: Advancing, gone: Tensor) -> None:
         """Those rows leave the round; their passes are booked."""
         state = self.state
-        assert state is not None
         f0, b0, f, b = this.costs
         ids = state["id"][gone].to(self.x.device)
         self.ledger.spend(ids, f0 + f * self.step, b0 + b * self.step)
@@ -236,10 +238,9 @@ class Evaluation:
         for key in state:
             state[key] = state[key][kept]
 
-    def _end(self, this: Round) -> None:
+    def _end(self, this: Advancing) -> None:
         """The round is over: with a search that rounds, let float32 look at the closest examples; then all leave."""
         state = self.state
-        assert state is not None
         if "closest" in state and len(state["id"]):
             self._confirm(this, torch.arange(len(state["id"]), device=state["id"].device), state["closest"])
         self._book_slope(state)
@@ -266,9 +267,8 @@ class Evaluation:
                         "is the model deterministic, and the same for any batch?"
                     )
 
-    def _tick(self, this: Round, count: int) -> None:
+    def _tick(self, this: Advancing, count: int) -> None:
         """Progress, and a save if it is time."""
-        assert self.state is not None
         if self.progress.tick(len(self.state["id"]) * sum(this.costs[2:])):
             stage = self.stages[self.stage]
             place = f"{stage.name} {self.round + 1}/{len(stage.rounds)} step {self.step}/{this.steps}"
@@ -276,7 +276,7 @@ class Evaluation:
             self.progress.tell(text, self._left(this, count))
         self._write_if_due()
 
-    def _left(self, this: Round, count: int) -> float:
+    def _left(self, this: Advancing, count: int) -> float:
         """About how many passes of points are to come, if they go on breaking as they did.
 
         The points of the stage are in three places: in waves that are through it, in this one, and in waves that wait.
@@ -326,7 +326,7 @@ class Evaluation:
         if self.path is None:
             return
         tensors = {f"ledger.{k}": v for k, v in self.ledger.tensors.items()}
-        tensors |= {f"state.{k}": v for k, v in (self.state or {}).items()}
+        tensors |= {f"state.{k}": v for k, v in self.state.items()}
         drawn = self.problem.draws.state()
         tensors |= {k: v for k, v in {"pool": self.pool, "draws": drawn}.items() if v is not None}
         where = {"stage": self.stage, "wave": self.wave, "round": self.round, "step": self.step}
@@ -343,7 +343,7 @@ class Evaluation:
         self._before = header["seconds"]
         self.ledger.tensors |= {k: v.to(self.x.device) for k, v in _under("ledger.", tensors).items()}
         device = self.problem.network.device
-        self.state = {k: v.to(device) for k, v in _under("state.", tensors).items()} or None
+        self.state = {k: v.to(device) for k, v in _under("state.", tensors).items()}
         self.pool = tensors["pool"].to(self.x.device) if "pool" in tensors else None
         self.problem.draws.restore(tensors.get("draws"))
         return True

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss import _checks
-from squareloss.attacks._common import ascend, column, project, relative_margin
-from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options
+from squareloss.attacks._common import ascend, column, project
+from squareloss.attacks._random import on_sphere
+from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options, set_target, tries
 from squareloss.attacks._run import attack
 from squareloss.attacks.losses import Objective, objective
-from squareloss.attacks.pgd import aims, on_sphere, set_target
 from squareloss.attacks.results import AttackResult
 from squareloss.codings import Coding
 
@@ -48,7 +48,7 @@ def apgd(
     _check_schedule(steps, restarts, rho)
     goal = objective(loss, coding=coding, scale=scale)
     rounds = tuple(APGDRound(goal, steps, restart, rho=rho, attack="apgd") for restart in range(restarts))
-    return attack(model, x, y, eps, lambda _: ([Stage("apgd", rounds)], []), options)
+    return attack(model, x, y, eps, lambda _: [Stage("apgd", rounds)], options)
 
 
 def apgd_targeted(
@@ -73,12 +73,10 @@ def apgd_targeted(
     check_options(apgd_targeted, options)
     _check_schedule(steps, restarts, rho)
     goal = objective(loss, targeted=True, coding=coding, scale=scale)
-    given = targets if isinstance(targets, Tensor) else None
 
-    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
-        ranks = aims(targets, num_classes, len(x))
-        rounds = (APGDRound(goal, steps, restart, rank, given, rho, "apgd-t") for rank in ranks for restart in range(restarts))
-        return [Stage("apgd-t", tuple(rounds))], []
+    def plan(num_classes: int) -> list[Stage]:
+        rounds = (APGDRound(goal, steps, *each, rho, "apgd-t") for each in tries(targets, restarts, num_classes, len(x)))
+        return [Stage("apgd-t", tuple(rounds))]
 
     return attack(model, x, y, eps, plan, options)
 
@@ -113,7 +111,7 @@ class APGDRound(Climbing):
         """A random point of the sphere, clipped to the box."""
         x, place = state["x"], (self.attack, self.goal.name, self.rank, self.restart)
         start = x + problem.eps * on_sphere(problem.draws, state["id"], place, x, problem.norm)
-        value = self._try(problem, state, start.clamp_(0, 1))
+        value = self.climb(problem, state, start.clamp_(0, 1))
         state |= {
             "z": state["tried"],  # where the next step starts from
             "before": state["tried"],
@@ -135,17 +133,12 @@ class APGDRound(Climbing):
         moved = project(moved, x, problem.eps, problem.norm)
         blend = z + (moved - z) * keep + (z - state["before"]) * (1 - keep)
         state["before"] = z
-        value = self._try(problem, state, project(blend, x, problem.eps, problem.norm))
+        value = self.climb(problem, state, project(blend, x, problem.eps, problem.norm))
         state["z"] = state["tried"]
         self._remember(state, value)
         since = checks(self.steps).get(i + 1)
         if since is not None:
             self._halve(state, since)
-
-    def _try(self, problem: Problem, state: State, tried: Tensor) -> Tensor:
-        scores, value, gradient = problem.network.gradient(tried, self.goal, state["y"], state["target"])
-        state |= {"tried": tried, "scores": scores, "gradient": gradient, "margin": relative_margin(scores, state["y"])}
-        return value
 
     def _remember(self, state: State, value: Tensor) -> None:
         """Keep the best point, its gradient and its loss; count the rises."""

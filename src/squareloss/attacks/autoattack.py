@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from squareloss._checks import choose
 from squareloss.attacks._common import check_radius, norm_name
 from squareloss.attacks._rounds import Options, Round, Stage, check_options
 from squareloss.attacks._run import attack
@@ -46,21 +47,16 @@ def autoattack(
     """
     check_options(autoattack, options)
     names = _names(version, attacks)
-
-    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
-        return [Stage(name, _STAGES[name](num_classes)) for name in names], _notes(names, num_classes)
-
-    return attack(model, x, y, eps, plan, options)
+    plan = lambda num_classes: [Stage(name, _STAGES[name](num_classes)) for name in names]
+    return attack(model, x, y, eps, plan, options, lambda num_classes: _notes(names, num_classes))
 
 
 def _names(version: str, attacks: Sequence[str] | None) -> tuple[str, ...]:
     """Which attacks, in order."""
-    if version not in VERSIONS:
-        raise ValueError(f"Unknown version {version!r}. Available: {', '.join(VERSIONS)}")
-    names = tuple(VERSIONS[version] if attacks is None else attacks)
-    unknown = [name for name in names if name not in _STAGES]
-    if unknown or not names:
-        raise ValueError(f"Unknown attack {unknown[0] if unknown else ''!r}. Available: {', '.join(_STAGES)}")
+    standard = VERSIONS[choose("version", version, VERSIONS)]
+    names = standard if attacks is None else tuple(attacks)
+    for name in names or ("",):
+        choose("attack", name, _STAGES)
     return names
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,17 +137,17 @@ def evaluate(
     runs = {name: _attack(name, coding, surrogate) for name in attacks}
     folder, began = options.get("save"), time.monotonic()
     results: dict[tuple[str, float], AttackResult] = {}
-    views: dict[bool, nn.Module] = {False: model}
+    by_eta = _by_eta(model, list(runs), coding)
     with Prepared():
         for name, run in runs.items():
-            seen = views.setdefault(name.endswith("@eta"), _scores(model, name, coding))
+            seen = by_eta if name.endswith("@eta") else model
             for each in radii:
                 if options.get("progress", False):
                     print(f"{name} at {eps_text(each)}, {len(results) + 1} of {len(runs) * len(radii)}:", file=sys.stderr)
                 own: Options = {**options}
                 if folder is not None:
-                    own["save"] = part_of(Path(str(folder)), name, each)
-                results[name, each] = run(seen, x, y, each, own)
+                    own["save"] = part_of(Path(folder), name, each)
+                results[name, each] = run(seen, x, y, each, **own)
     first = next(iter(results.values()))
     return AttackTable(radii, first.norm_name, first.clean_accuracy, results, time.monotonic() - began)
 
@@ -156,40 +157,38 @@ def part_of(folder: Path, attack: str, eps: float) -> Path:
     return folder / f"{attack.replace('@', '-')}-{eps:.6f}.safetensors"
 
 
-Run = Callable[[nn.Module, Tensor, Tensor, float, Options], AttackResult]
+Run = Callable[..., AttackResult]
 
 
 def _attack(name: str, coding: Coding | None, surrogate: nn.Module | None) -> Run:
-    """The attack of that name."""
-    plain = name.removesuffix("@eta")
-    suites: dict[str, Run] = {
-        "apgd-t": lambda m, x, y, e, o: apgd_targeted(m, x, y, e, **o),
-        "fab-t": lambda m, x, y, e, o: fab_targeted(m, x, y, e, **o),
-        "square": lambda m, x, y, e, o: square_attack(m, x, y, e, **o),
-        "autoattack": lambda m, x, y, e, o: autoattack(m, x, y, e, **o),
-        "worst_case": lambda m, x, y, e, o: worst_case(m, x, y, e, surrogate=surrogate, report=False, **o).result,
+    """The attack of that name, of the model or, with "@eta", of its `EtaScores`."""
+    found: dict[str, Run] = {
+        "apgd-t": apgd_targeted,
+        "fab-t": fab_targeted,
+        "square": square_attack,
+        "autoattack": autoattack,
+        "worst_case": lambda *problem, **options: worst_case(*problem, surrogate=surrogate, report=False, **options).result,
     }
-    if plain in suites:
-        return suites[plain]
-    kind, _, loss = plain.partition("-")
-    if kind == "pgd" and loss in UNTARGETED:
-        return lambda m, x, y, e, o: pgd(m, x, y, e, loss=loss, coding=coding, **o)
-    if kind == "pgd" and loss in TARGETED:
-        return lambda m, x, y, e, o: pgd(m, x, y, e, loss=loss, targets=9, coding=coding, **o)
-    if kind == "apgd" and loss in UNTARGETED:
-        return lambda m, x, y, e, o: apgd(m, x, y, e, loss=loss, coding=coding, **o)
-    if kind == "apgd" and loss in TARGETED:
-        return lambda m, x, y, e, o: apgd_targeted(m, x, y, e, loss=loss, coding=coding, **o)
-    names = [*suites, "pgd-LOSS", "apgd-LOSS"]
-    raise ValueError(
-        f"Unknown attack {name!r}. Available: {', '.join(names)}; LOSS is one of {', '.join([*UNTARGETED, *TARGETED])}"
-    )
+    names = [*found, "pgd-LOSS", "apgd-LOSS"]
+    for loss in UNTARGETED:
+        found[f"pgd-{loss}"] = partial(pgd, loss=loss, coding=coding)
+        found[f"apgd-{loss}"] = partial(apgd, loss=loss, coding=coding)
+    for loss in TARGETED:
+        found[f"pgd-{loss}"] = partial(pgd, loss=loss, targets=9, coding=coding)
+        found[f"apgd-{loss}"] = partial(apgd_targeted, loss=loss, coding=coding)
+    plain = name.removesuffix("@eta")
+    if plain not in found:
+        raise ValueError(
+            f"Unknown attack {name!r}. Available: {', '.join(names)}; LOSS is one of {', '.join([*UNTARGETED, *TARGETED])}"
+        )
+    return found[plain]
 
 
-def _scores(model: nn.Module, name: str, coding: Coding | None) -> nn.Module:
-    """The model as the attack sees it."""
-    if not name.endswith("@eta"):
+def _by_eta(model: nn.Module, names: Sequence[str], coding: Coding | None) -> nn.Module:
+    """The model as attacks with "@eta" see it; itself if there are none."""
+    asked = [name for name in names if name.endswith("@eta")]
+    if not asked:
         return model
     if coding is None:
-        raise ValueError(f"expected a coding for {name!r}: eta depends on it; pass coding=Simplex(radius=...)")
-    return EtaScores(model, coding).eval()
+        raise ValueError(f"expected a coding for {asked[0]!r}: eta depends on it; pass coding=Simplex(radius=...)")
+    return EtaScores(model, coding)

@@ -11,13 +11,14 @@ from typing_extensions import Unpack
 
 from squareloss import _checks
 from squareloss.attacks._common import Norm, column, distance, relative_margin
-from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options
+from squareloss.attacks._random import on_sphere
+from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options, set_target, tries
 from squareloss.attacks._run import attack
 from squareloss.attacks.losses import Objective, objective
-from squareloss.attacks.pgd import aims, on_sphere, set_target
 from squareloss.attacks.results import AttackResult
 
 BIAS, OVERSHOOT, BACK = 0.1, 1.05, 0.9  # alpha_max, eta and beta of the paper
+_NEWTON = 10  # steps of Newton's method; on CUDA always all of them, since a look at convergence would wait for the device
 
 
 def fab_targeted(
@@ -42,12 +43,10 @@ def fab_targeted(
     check_options(fab_targeted, options)
     _checks.whole("steps", steps)
     _checks.whole("restarts", restarts)
-    given = targets if isinstance(targets, Tensor) else None
 
-    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
-        ranks = aims(targets, num_classes, len(x))
-        rounds = (FABRound(steps, restart, rank, given) for rank in ranks for restart in range(restarts))
-        return [Stage("fab-t", tuple(rounds))], []
+    def plan(num_classes: int) -> list[Stage]:
+        rounds = (FABRound(steps, *each) for each in tries(targets, restarts, num_classes, len(x)))
+        return [Stage("fab-t", tuple(rounds))]
 
     return attack(model, x, y, eps, plan, options)
 
@@ -122,6 +121,3 @@ def to_hyperplane(points: Tensor, w: Tensor, value: Tensor, norm: Norm) -> Tenso
             break
     move = torch.minimum(pace * reach.unsqueeze(1), room)
     return torch.where(down, -move, move) * moving
-
-
-_NEWTON = 10  # steps of Newton's method; on CUDA always all of them, since a look at convergence would wait for the device

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss import _checks
-from squareloss.attacks._common import Norm, ascend, column, normalise, project, relative_margin
-from squareloss.attacks._random import Draws
-from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options
+from squareloss.attacks._common import ascend, project
+from squareloss.attacks._random import in_ball
+from squareloss.attacks._rounds import Climbing, Options, Problem, Stage, State, check_options, set_target, tries
 from squareloss.attacks._run import attack
 from squareloss.attacks.losses import Objective, objective
 from squareloss.attacks.results import AttackResult
@@ -59,12 +59,10 @@ def pgd(
         _checks.positive("step_size", step_size)
     goal = objective(loss, targeted=targets is not None, coding=coding, scale=scale)
 
-    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
+    def plan(num_classes: int) -> list[Stage]:
         size = 2.5 * eps / steps if step_size is None else step_size
-        ranks = aims(targets, num_classes, len(x))
-        rounds = tuple(PGDRound(goal, steps, size, restart, rank, targets if isinstance(targets, Tensor) else None)
-                       for rank in ranks for restart in range(restarts))  # fmt: skip
-        return [Stage("pgd", rounds)], []
+        rounds = (PGDRound(goal, steps, size, *each) for each in tries(targets, restarts, num_classes, len(x)))
+        return [Stage("pgd", tuple(rounds))]
 
     return attack(model, x, y, eps, plan, options)
 
@@ -87,53 +85,9 @@ class PGDRound(Climbing):
         set_target(state, self.rank, self.targets)
         x, place = state["x"], (self.attack, self.goal.name, self.rank, self.restart)
         start = x + problem.eps * in_ball(problem.draws, state["id"], place, x, problem.norm)
-        self._try(problem, state, project(start, x, problem.eps, problem.norm))
+        self.climb(problem, state, project(start, x, problem.eps, problem.norm))
 
     def step(self, problem: Problem, state: State, i: int) -> None:
         """One step up the gradient, and back into the ball."""
         moved = ascend(state["tried"], state["gradient"], self.step_size, problem.norm)
-        self._try(problem, state, project(moved, state["x"], problem.eps, problem.norm))
-
-    def _try(self, problem: Problem, state: State, tried: Tensor) -> None:
-        scores, _, gradient = problem.network.gradient(tried, self.goal, state["y"], state["target"])
-        state |= {"tried": tried, "gradient": gradient, "margin": relative_margin(scores, state["y"])}
-
-
-def in_ball(draws: Draws, ids: Tensor, place: tuple[str | int, ...], like: Tensor, norm: Norm) -> Tensor:
-    """Uniform in the unit ball of the norm, one draw per point."""
-    shape = tuple(like.shape[1:])
-    if norm == "linf":
-        return (2 * draws.uniform(ids, place, shape) - 1).to(like.dtype)
-    direction = normalise(draws.normal(ids, place, shape), norm)
-    radius = draws.uniform(ids, (*place, "radius"), ()).pow(1 / like[0].numel())
-    return (direction * column(radius, direction)).to(like.dtype)
-
-
-def on_sphere(draws: Draws, ids: Tensor, place: tuple[str | int, ...], like: Tensor, norm: Norm) -> Tensor:
-    """A random point of norm one, as AutoAttack starts: a uniform draw over its l_inf norm, or a normal one over its l_2."""
-    shape = tuple(like.shape[1:])
-    drawn = 2 * draws.uniform(ids, place, shape) - 1 if norm == "linf" else draws.normal(ids, place, shape)
-    return normalise(drawn, norm).to(like.dtype)
-
-
-def set_target(state: State, rank: int, targets: Tensor | None = None) -> None:
-    """Put the target class of each point into the state: given, or the one `rank` places below the top of the clean scores."""
-    ids = state["id"]
-    state["target"] = state["order"][:, -1 - rank] if targets is None else targets.to(ids.device, torch.int64)[ids]
-
-
-def aims(targets: int | Tensor | None, num_classes: int, points: int) -> list[int]:
-    """The ranks to aim at, one round each: [0] without a target; [1] with given ones, so that it starts as the first rank."""
-    if targets is None:
-        return [0]
-    if isinstance(targets, Tensor):
-        if targets.shape != (points,) or targets.is_floating_point() or targets.dtype == torch.bool:
-            raise ValueError(
-                f"expected integer targets of shape ({points},), got {targets.dtype} of shape {tuple(targets.shape)}"
-            )
-        low, high = int(targets.min()), int(targets.max())
-        if low < 0 or high >= num_classes:
-            raise ValueError(f"expected targets in [0, {num_classes}), got {low} to {high}")
-        return [1]
-    _checks.whole("targets", targets)
-    return list(range(1, min(targets, num_classes - 1) + 1))
+        self.climb(problem, state, project(moved, state["x"], problem.eps, problem.norm))

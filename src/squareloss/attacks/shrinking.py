@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from squareloss.attacks._common import ascend, column, inside, project, relative_margin
-from squareloss.attacks._rounds import Climbing, Problem, State
+from squareloss.attacks._common import ascend, column, inside, project
+from squareloss.attacks._random import in_ball
+from squareloss.attacks._rounds import Climbing, Problem, State, set_target
 from squareloss.attacks.losses import Objective
-from squareloss.attacks.pgd import in_ball, set_target
 
 _MOMENTUM = 0.75
 _SHRINK = 0.7  # of the radius, once the class is lost
@@ -63,7 +63,6 @@ class ShrinkRound(Climbing):
         return float(problem.eps * widest ** max(0.0, 1 - i / ((1 - _TAIL) * self.steps)))
 
     def _try(self, problem: Problem, state: State, tried: Tensor) -> None:
-        scores, _, gradient = problem.network.gradient(tried, self.goal, state["y"], state["target"])
-        margin = relative_margin(scores, state["y"])
+        self.climb(problem, state, tried)
         fair = inside(tried, state["x"], problem.eps, problem.norm)
-        state |= {"tried": tried, "gradient": gradient, "lost": margin <= 0, "margin": margin.where(fair, torch.inf)}
+        state |= {"lost": state["margin"] <= 0, "margin": state["margin"].where(fair, torch.inf)}

@@ -49,7 +49,7 @@ def square_attack(
     if not 0 < p <= 1:
         raise ValueError(f"expected p in (0, 1], got {p}; it is a share of the image")
     rounds = tuple(SquareRound(queries, p, restart) for restart in range(restarts))
-    return attack(model, x, y, eps, lambda _: ([Stage("square", rounds)], []), options)
+    return attack(model, x, y, eps, lambda _: [Stage("square", rounds)], options)
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,9 +78,9 @@ def worst_case(
     if surrogate is not None:
         check_inputs(surrogate, x, y, eps, norm_name(options.get("norm", "linf")))
 
-    def plan(num_classes: int) -> tuple[list[Stage], list[str]]:
+    def plan(num_classes: int) -> list[Stage]:
         transfer = None if surrogate is None else _transfer(surrogate, x, y, options)
-        return stages(num_classes, transfer, scales, restarts), []
+        return stages(num_classes, transfer, scales, restarts)
 
     result = attack(model, x, y, eps, plan, options)
     return WorstCase(result, masking_report(model, x, y, eps, **options) if report else None)
@@ -149,8 +149,7 @@ class TransferRound(Climbing):
 
     def step(self, problem: Problem, state: State, i: int) -> None:
         """A step on the other network, a look at this one."""
-        if "gradient elsewhere" in state:  # else a file from before: there it is "gradient" already
-            state["gradient"] = state.pop("gradient elsewhere")
+        state["gradient"] = state.pop("gradient elsewhere")
         self._inner().step(self._elsewhere(problem), state, i)
         self._look(problem, state)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from squareloss._checks import choose
 from squareloss.calibrators._held_out import NotFitted
 from squareloss.calibrators.affine import Affine
 from squareloss.calibrators.asinh import Asinh
@@ -31,7 +32,4 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
 
 def from_state(state: dict[str, Any]) -> Calibrator:
     """The calibrator whose `state()` this is."""
-    kind = state.get("kind")
-    if kind not in CALIBRATORS:
-        raise ValueError(f"Unknown calibrator {kind!r}. Available: {', '.join(CALIBRATORS)}")
-    return CALIBRATORS[kind].from_state(state)
+    return CALIBRATORS[choose("calibrator", state.get("kind", ""), CALIBRATORS)].from_state(state)

@@ -97,10 +97,10 @@ class Asinh(Shown):
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The calibrator of such a dict; one from before there were floors has none."""
-        weights = state.get("class_weight")
+        """The calibrator of such a dict."""
+        weights = state["class_weight"]
         tensor = None if weights is None else torch.tensor(weights, dtype=torch.float64)
-        return cls(state["slope"], state["centre"], state["width"], state.get("floor", 0.0), tensor)
+        return cls(state["slope"], state["centre"], state["width"], state["floor"], tensor)
 
     def _offset(self, scores: Tensor) -> Tensor:
         """The logarithms of the class weights along the class axis, or zero."""

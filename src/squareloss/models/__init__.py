@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from squareloss._checks import choose
 from squareloss.models.mlp import MLP
 from squareloss.models.one_hidden import OneHidden
 from squareloss.models.resnet import BLOCKS, ResNet
@@ -29,9 +30,7 @@ def build(spec: dict[str, Any]) -> nn.Module:
     """
     arguments = dict(spec)
     name = arguments.pop("name", None)
-    if name not in BUILDERS:
-        raise ValueError(f"Unknown network {name!r}. Available: {', '.join(sorted(BUILDERS))}")
-    return BUILDERS[name](**arguments)
+    return BUILDERS[choose("network", name, sorted(BUILDERS))](**arguments)
 
 
 __all__ = ["BUILDERS", "MLP", "OneHidden", "ResNet", "WideResNet", "build"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,13 @@ from squareloss import _checks
 from squareloss import _estimator_inputs as inputs
 from squareloss._all_or_nothing import all_or_nothing
 from squareloss._probability_map import fit_curve
-from squareloss._selection import encode
+from squareloss._selection import CRITERIA, encode
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
 from squareloss.ntk.kernels import Kernel, on_sphere, to_sphere
 from squareloss.ntk.solve import Solution, Spectral, check_kernel, kernel_matrix
 
 SOLVERS = ("auto", "exact", "iterative")
-CRITERIA = ("brier", "accuracy")
 EXACT, CHOICE = 10_000, 4000  # samples up to which "auto" is exact: at one mu, and to choose mu
 LARGEST = 1e30  # mean of the weights, and 1 over the least: the iterative solver computes in float32
 HELD_OUT = 4096  # samples at most, to choose by where leave-one-out has no closed form
@@ -150,8 +150,7 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The accuracy of `predict`; tensors may lie on a GPU."""
-        given = y, self.predict(X), sample_weight
-        y, predicted, weight = (t.cpu().numpy() if isinstance(t, Tensor) else t for t in given)
+        y, predicted, weight = (inputs.array(given) for given in (y, self.predict(X), sample_weight))
         return float(accuracy_score(y, predicted, sample_weight=weight))
 
     @property
@@ -181,9 +180,8 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_options(self) -> list[float] | None:
         """The candidates for mu, or None for the default ones, if all options can be."""
-        for name, value, known in (("solver", self.solver, SOLVERS), ("criterion", self.criterion, CRITERIA)):
-            if value not in known:
-                raise ValueError(f"Unknown {name} {value!r}. Available: {', '.join(known)}")
+        _checks.choose("solver", self.solver, SOLVERS)
+        _checks.choose("criterion", self.criterion, CRITERIA)
         mus = None if self.mu is None else inputs.candidates(self.mu, "mu")
         for mu in mus or []:
             _checks.not_negative("mu", mu)
@@ -237,31 +235,25 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         codes = encode(labels.unsqueeze(1), [len(self.classes_)])
         level = kernel.diagonal * float(weight.mean())
         mus = sorted(mus or [level * 10.0**k for k in range(-2, 3)], reverse=True)
-        fitted = points[rest], codes[rest], weight[rest]
-        nystrom = Nystrom.of(
-            kernel, points[rest], default_rank(len(rest)), weight=weight[rest], seed=self._seed, dtype=torch.float32,
+        solve = partial(
+            conjugate_gradients, kernel=kernel, dtype=torch.float32, seed=self._seed, memory_gb=self.memory_gb,
             progress=self.verbose,
+        )  # fmt: skip
+        x, y, s = points[rest], codes[rest], weight[rest]
+        nystrom = Nystrom.of(
+            kernel, x, default_rank(len(rest)), weight=s, seed=self._seed, dtype=torch.float32, progress=self.verbose,
         )  # fmt: skip
         start, scores, duals = None, [], []
         for mu in mus:
-            solution = self._solve(*fitted, mu, kernel, nystrom, start, max(self.tolerance, 1e-3))
+            solution = solve(x, y, mu, weight=s, tolerance=max(self.tolerance, 1e-3), start=start, preconditioner=nystrom)
             start = solution.dual
             scores.append(solution(points[out]))
             duals.append(start)
         chosen, mu = self._choose(mus, scores, codes[out], labels[out], weight[out])
         start = torch.zeros_like(codes)
         start[rest] = duals[mus.index(mu)]
-        self.solution_ = self._solve(points, codes, weight, mu, kernel, None, start, self.tolerance)
+        self.solution_ = solve(points, codes, mu, weight=weight, tolerance=self.tolerance, start=start)
         return chosen, labels[out], weight[out]
-
-    def _solve(
-        self, x: Tensor, y: Tensor, weight: Tensor, mu: float, kernel: Kernel, nystrom: Nystrom | None, start: Tensor | None,
-        tolerance: float,
-    ) -> Solution:  # fmt: skip
-        return conjugate_gradients(
-            x, y, mu, kernel, weight=weight, tolerance=tolerance, dtype=torch.float32, start=start, preconditioner=nystrom,
-            seed=self._seed, memory_gb=self.memory_gb, progress=self.verbose,
-        )  # fmt: skip
 
     def _choose(
         self, mus: list[float], scores: list[Tensor], codes: Tensor, labels: Tensor, weight: Tensor

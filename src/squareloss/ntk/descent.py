@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from squareloss._checks import choose
+
 TOWARD = ("zero", "start")
 CPU_TILE, CUDA_TILE = 1 << 19, 1 << 26  # numbers: what stays in a cache, and what keeps a GPU busy
 # half the derivative of a sample's loss by the output: of (f - y)^2, and of log(1 + exp(-y f)) for labels y = +-1
@@ -173,10 +175,8 @@ def descend(
         loss: "square", or "logistic" (cross-entropy of two classes, y = +-1), whose curvature is at most an eighth of the
             square's: it stands eight times the rate.
     """
-    if loss not in LOSSES:
-        raise ValueError(f"Unknown loss {loss!r}. Available: {', '.join(LOSSES)}")
-    if toward not in TOWARD:
-        raise ValueError(f"Unknown point of the penalty {toward!r}. Available: {', '.join(TOWARD)}")
+    choose("loss", loss, LOSSES)
+    choose("point of the penalty", toward, TOWARD)
     if mu < 0 or not rate > 0:
         raise ValueError(f"expected mu >= 0 and rate > 0, got mu = {mu}, rate = {rate}")
     if list(at) != sorted(set(at)) or (at and at[0] < 0):
@@ -222,8 +222,7 @@ class Linear:
     @classmethod
     def fit(cls, kernel: Tensor, y: Tensor, start: Tensor, *, mu: float, rate: float, toward: str = "zero") -> Linear:
         """From kernel matrices (R, n, n), targets (R, n), and the outputs (R, n) of the networks at their start."""
-        if toward not in TOWARD:
-            raise ValueError(f"Unknown point of the penalty {toward!r}. Available: {', '.join(TOWARD)}")
+        choose("point of the penalty", toward, TOWARD)
         values, vectors = torch.linalg.eigh(kernel)
         goal, first = ((vectors.mT @ t.unsqueeze(2)).squeeze(2) for t in (y, start))
         return cls(values, vectors, goal, first, mu, rate, toward)

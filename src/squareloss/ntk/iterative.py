@@ -105,7 +105,6 @@ def conjugate_gradients(
     start: Tensor | None = None,
     preconditioner: Nystrom | None = None,
     seed: int = 0,
-    tile: int | None = None,
     memory_gb: float | None = None,
     progress: bool = False,
 ) -> Solution:
@@ -124,7 +123,7 @@ def conjugate_gradients(
         start: a (n,) or (n, K) to begin at, such as the solution at a mu nearby.
         preconditioner: one made before for the same points and weights; it serves every mu.
         seed: of the points the preconditioner samples.
-        tile: as in `Kernel.matrix`. memory_gb: as in `ridge`, for the preconditioner.
+        memory_gb: as in `ridge`, for the preconditioner.
         progress: show it.
     """
     points, targets, kernel = problem(x, y, kernel)
@@ -136,20 +135,12 @@ def conjugate_gradients(
         rank = min(len(points), rank or default_rank(len(points)))
         check_memory(len(points) * rank * dtype.itemsize, points.device, memory_gb)
         preconditioner = Nystrom.of(kernel, points, rank, weight=weight, seed=seed, dtype=dtype, progress=progress)
-    root = _root(weight, points)
+    root, line = _root(weight, points), Line("conjugate gradients", progress)
     targets = root * targets
-    goal, line = tolerance * targets.norm(dim=0), Line("conjugate gradients", progress)
-    system = _System(kernel, points, root, mu, tile, preconditioner.at(mu), goal, tolerance, line)
-    dual = torch.zeros_like(targets) if start is None else start.reshape_as(targets).double() / root
-    residual = targets if start is None else targets - system.times(dual, torch.float64)
-    iterations = 0
-    for _ in range(ROUNDS):
-        if bool((residual.norm(dim=0) <= goal).all()) or iterations >= max_iterations:
-            break
-        step, count = system.descend(residual, dtype, max_iterations - iterations)
-        dual, iterations = dual + step, iterations + count
-        residual = targets - system.times(dual, torch.float64)
-    system.line.close()
+    system = _System(kernel, points, root, mu, preconditioner.at(mu), tolerance * targets.norm(dim=0), tolerance, line)
+    dual = None if start is None else start.reshape_as(targets).double() / root
+    dual, residual, iterations = system.solve(targets, dual, dtype, max_iterations)
+    line.close()
     reached = float((residual.norm(dim=0) / targets.norm(dim=0).clamp_min(1e-300)).max())
     if reached > tolerance:
         warnings.warn(_unfinished(reached, tolerance, iterations), RuntimeWarning, stacklevel=2)
@@ -173,7 +164,6 @@ class _System:
     points: Tensor
     root: Tensor  # (n, 1), of the weights
     mu: float
-    tile: int | None
     precondition: Callable[[Tensor], Tensor]
     goal: Tensor  # (K,) norms of residuals that will do: tolerance |y|
     tolerance: float
@@ -181,7 +171,20 @@ class _System:
 
     def times(self, v: Tensor, dtype: torch.dtype) -> Tensor:
         """The matrix times v."""
-        return self.root * self.kernel.product(self.points, None, self.root * v, tile=self.tile, dtype=dtype) + self.mu * v
+        return self.root * self.kernel.product(self.points, None, self.root * v, dtype=dtype) + self.mu * v
+
+    def solve(self, targets: Tensor, start: Tensor | None, dtype: torch.dtype, limit: int) -> tuple[Tensor, Tensor, int]:
+        """b, its residual in float64, and how many steps that took: each round descends from the residual of the one before."""
+        b = torch.zeros_like(targets) if start is None else start
+        residual = targets if start is None else targets - self.times(b, torch.float64)
+        count = 0
+        for _ in range(ROUNDS):
+            if bool((residual.norm(dim=0) <= self.goal).all()) or count >= limit:
+                break
+            step, more = self.descend(residual, dtype, limit - count)
+            b, count = b + step, count + more
+            residual = targets - self.times(b, torch.float64)
+        return b, residual, count
 
     def descend(self, rhs: Tensor, dtype: torch.dtype, limit: int) -> tuple[Tensor, int]:
         """Conjugate gradients from 0, every column by itself, until each residual's norm is half its goal; and how many steps.

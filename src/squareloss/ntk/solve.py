@@ -49,9 +49,9 @@ class Solution:
     residual: float | None = None
     iterations: int = 0
 
-    def __call__(self, x: Tensor, *, tile: int | None = None) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """f at points x (m, d) of the sphere: (m, K), or (m,) if y was (n,)."""
-        return self.kernel.product(x, self.points, self.dual, tile=tile)
+        return self.kernel.product(x, self.points, self.dual)
 
 
 def ridge(

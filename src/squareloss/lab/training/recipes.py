@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from squareloss.lab.names import choose
+from squareloss._checks import choose
 
 OPTIMISERS = ("sgd", "rmsprop")
 SCHEDULES = ("step", "cosine", "linear", "constant")

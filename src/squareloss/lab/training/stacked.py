@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squareloss.lab.names import choose
+from squareloss._checks import choose
 from squareloss.lab.training.recipes import OPTIMISERS
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # outputs (..., n, width) and labels (..., n) to losses (..., n)
