@@ -113,6 +113,13 @@ def test_eta_of_a_classifier_with_reduced_outputs(points):
     assert [row["robust"] for row in found[0].rows()] == [row["robust"] for row in found[1].rows()]
 
 
+def test_eta_of_a_model_leaves_its_parts_in_their_modes(net):
+    model = nn.Sequential(nn.BatchNorm2d(1), net).eval()
+    model[0].train()
+    assert not attacks.EtaScores(model, Simplex()).training
+    assert model[0].training and not net.training
+
+
 def test_radii_are_written_as_people_write_them():
     written = {0.05: "0.05", 0.1: "0.1", 0.2: "0.2", 0.01: "0.01", 0.1 + 0.2: "0.3", 1.0: "1", 0.123456: "0.123456"}
     written |= {n / 255: f"{n:g}/255" for n in (0.5, 1, 1.25, 2, 8, 16, 128)}

@@ -133,9 +133,12 @@ class Detached(nn.Module):
         return f.detach()
 
 
-def test_probabilities_are_warned_about(net, points):
-    with pytest.warns(UserWarning, match="the scores are probabilities"):
-        attacks.pgd(nn.Sequential(net, nn.Softmax(1)).eval(), *points, 0.1, steps=1)
+@pytest.mark.parametrize("attack", [attacks.pgd, attacks.gaussian_noise, attacks.autoattack, attacks.masking_report])
+def test_probabilities_are_warned_about_at_the_line_that_attacks(net, points, attack):
+    model = nn.Sequential(net, nn.Softmax(1)).eval()
+    with pytest.warns(UserWarning, match="the scores are probabilities") as told:
+        attack(model, *points, [0.1] if attack is attacks.gaussian_noise else 0.1)
+    assert {warning.filename for warning in told} == {__file__}
 
 
 @pytest.mark.parametrize("attack", [attacks.pgd, attacks.apgd])

@@ -13,7 +13,6 @@ which holds the scores of all samples; they are one block.
 from __future__ import annotations
 
 import math
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from squareloss import _warnings
 from squareloss._probability_map import CALIBRATION, Curve, fit_curve
 from squareloss.codings import Simplex
 from squareloss.ridge import FeaturePath, KernelPath, left_out
@@ -95,7 +95,7 @@ def select(
     if lost and warn:
         rest = "not chosen" if len(lambdas) > 1 else "probabilities rest on the other samples" if judged else "no probabilities"
         told += f", since samples nearly fix their own fit there: {rest}; give larger ones"
-        warnings.warn(told, stacklevel=2)
+        _warnings.warn(told)
     if not judged:
         return _unjudged(path, num_classes, lambdas)
     offset = None if class_weight is None else -class_weight.log()

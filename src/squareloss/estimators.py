@@ -10,7 +10,6 @@ import copy
 import math
 import sys
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,6 +31,7 @@ from squareloss import _estimator_options as options
 from squareloss._all_or_nothing import all_or_nothing
 from squareloss._mlp_training import Moments, Samples, Trainer, enough_threads, objective
 from squareloss._progress import duration
+from squareloss._warnings import warn
 from squareloss.calibrators import Asinh
 from squareloss.codings import outputs_for
 from squareloss.losses import Loss
@@ -272,11 +272,10 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         by_outputs = objective(self.loss_, width)
         nothing = float(by_outputs.value(torch.zeros(len(y), width), *by_outputs.prepare(y, weight))) / len(y)
         if (loss := self.loss_curve_[self.best_epoch_ - 1]) > EXPLODED * nothing:
-            warnings.warn(
+            warn(
                 f"expected a training loss below {nothing:.2g}, which outputs of zero have, got {loss:.2g}; "
                 "lower learning_rate, or rescale the features if standardize=False",
                 ConvergenceWarning,
-                stacklevel=3,
             )
 
     def _report(self, epoch: int, epochs: int, seconds: float) -> None:

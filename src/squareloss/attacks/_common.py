@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import numbers
-import warnings
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from squareloss._warnings import warn
 from squareloss.attacks.losses import best_other
 
 Norm = Literal["linf", "l2"]
@@ -155,11 +155,9 @@ def check_scores(scores: Tensor, again: Tensor, points: int, y: Tensor) -> int:
         )
     total = scores.sum(1)
     if bool(((scores >= 0) & (scores <= 1)).all()) and bool(((total - 1).abs() < 1e-5).all()):
-        warnings.warn(
+        warn(
             "the scores are probabilities: non-negative and summing to one. Attacks need scores: a softmax at the end "
-            "saturates and hides gradients; return the outputs before it",
-            UserWarning,
-            stacklevel=5,
+            "saturates and hides gradients; return the outputs before it"
         )
     return num_classes
 

@@ -7,7 +7,6 @@ copy is compared with the original; a fold that changes the scores is not used.
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any, cast
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from squareloss._precision import strict_float32
+from squareloss._warnings import warn
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -66,7 +66,7 @@ def fold_batch_norm(model: nn.Module, x: Tensor) -> nn.Module:
     if twin is None:  # some layer feeds another too: keep the pairs that are right by themselves
         twin = _folded(plain, [pair for pair in pairs if _folded(plain, [pair], x) is not None], x)
     if twin is None:
-        warnings.warn("batch norm could not be folded: the folded copy gives other scores; going on without", stacklevel=3)
+        warn("batch norm could not be folded: the folded copy gives other scores; going on without")
     return plain if twin is None else twin  # not `or`: a module may have a length
 
 

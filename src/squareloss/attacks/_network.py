@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss._precision import strict_float32
+from squareloss._warnings import warn
 from squareloss.attacks._common import batches, check_labels, check_scores
 from squareloss.attacks._fold import fold_batch_norm, frozen_copy, keep_ends, lower
 from squareloss.attacks._fuse import fuse
@@ -180,7 +180,7 @@ class Network:
         try:
             captured = self._graph(key, step, inputs)
         except RuntimeError as error:  # the model waits for the device, or looks at values, in its forward pass
-            warnings.warn(f"the model can't be captured as a CUDA graph, going on without: {error}", stacklevel=2)
+            warn(f"the model can't be captured as a CUDA graph, going on without: {error}")
             self.captured = False
             return step(*inputs)
         return captured(*inputs)

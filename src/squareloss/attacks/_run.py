@@ -8,7 +8,6 @@ network; a point is broken only when the model itself, in float32, errs on an ex
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from squareloss._progress import duration
+from squareloss._warnings import warn
 from squareloss.attacks import _save
 from squareloss.attacks._abreast import abreast, count_lanes, gradients
 from squareloss.attacks._common import (
@@ -69,7 +69,7 @@ def attack(
         raise
     if count := len(ledger.stuck()):
         note = _STUCK.format(count, len(ledger.standing()))
-        warnings.warn(note, UserWarning, stacklevel=3)
+        warn(note)
         notes = [*notes, note]
     return ledger.result(eps, norm, evaluation.seconds(), notes)
 

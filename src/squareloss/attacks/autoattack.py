@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from squareloss._checks import choose
+from squareloss._warnings import warn
 from squareloss.attacks._common import check_radius, norm_name
 from squareloss.attacks._rounds import Options, Round, Stage, check_options
 from squareloss.attacks._run import attack
@@ -87,7 +87,7 @@ def _notes(names: Sequence[str], num_classes: int) -> list[str]:
         if name in least and num_classes < least[name][0]
     ]
     for note in notes:
-        warnings.warn(note, UserWarning, stacklevel=5)
+        warn(note)
     return notes
 
 

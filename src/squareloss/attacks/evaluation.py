@@ -96,7 +96,7 @@ class EtaScores(nn.Module):
     def __init__(self, model: nn.Module, coding: Coding) -> None:
         super().__init__()
         self.model, self.coding = model, coding
-        self.train(model.training)
+        self.training = model.training  # its parts stay in the modes they are in
 
     def forward(self, x: Tensor) -> Tensor:
         """eta (N, K) of inputs (N, ...)."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from typing import TypeVar
 
 from torch import Tensor
 
+from squareloss._warnings import warn
 from squareloss.metrics import _inputs
 from squareloss.simplex import class_dim
 
@@ -77,6 +77,6 @@ def fitted(value: Value | None) -> Value:
     return value
 
 
-def warn(why: str, which: str, stacklevel: int = 3) -> None:
-    """Tell that a fit ended at a bound; by default whoever called the function that calls this, as `fit` does."""
-    warnings.warn(f"{why}; it is set to the {which} one considered. Hold out more data, or look at it", stacklevel=stacklevel)
+def warn_of_bound(why: str, which: str) -> None:
+    """Tell that a fit ended at a bound."""
+    warn(f"{why}; it is set to the {which} one considered. Hold out more data, or look at it")

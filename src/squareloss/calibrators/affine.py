@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from squareloss import simplex
-from squareloss.calibrators._held_out import Shown, check_classes, fitted, read, warn
+from squareloss.calibrators._held_out import Shown, check_classes, fitted, read, warn_of_bound
 from squareloss.calibrators.temperature import RANGE, best_slope, spread
 
 
@@ -37,7 +37,7 @@ class Affine(Shown):
         parameters[0] = best_slope(scores, labels)
         parameters = _newton(scores, labels, parameters)
         if not 1 / RANGE < float(parameters[0]) < RANGE:
-            warn("the held-out samples leave the slope without an optimum", "outermost")
+            warn_of_bound("the held-out samples leave the slope without an optimum", "outermost")
         self.slope_, self.bias_ = float(parameters[0]) / size, parameters[1:] - parameters[1:].mean()
         return self
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from squareloss import simplex
-from squareloss.calibrators._held_out import Shown, fitted, read, warn
+from squareloss.calibrators._held_out import Shown, fitted, read, warn_of_bound
 
 RANGE = 1e3  # temperatures are sought between spread / RANGE and spread * RANGE
 
@@ -53,13 +53,13 @@ class Temperature(Shown):
 
 
 def best_temperature(scores: Tensor, labels: Tensor) -> float:
-    """T for scores and labels that were read; call it from a `fit`, to whose caller the warnings point."""
+    """T for scores and labels that were read."""
     size = spread(scores)
     slope = best_slope(scores / size, labels)
     if slope >= RANGE:
-        warn("every held-out sample is classified right: no temperature is too small", "smallest", 4)
+        warn_of_bound("every held-out sample is classified right: no temperature is too small", "smallest")
     elif slope <= 1 / RANGE:
-        warn("the held-out scores say nothing about the labels: no temperature is too large", "largest", 4)
+        warn_of_bound("the held-out scores say nothing about the labels: no temperature is too large", "largest")
     return size / slope
 
 

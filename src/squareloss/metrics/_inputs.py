@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from squareloss import _checks
+from squareloss._warnings import warn
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,8 @@ def classes(labels: Tensor, values: Tensor) -> Tensor:
 def _share_outside(values: Tensor, slack: float) -> float:
     total = float(values.sum(dtype=torch.float64)) / len(values)
     if abs(total - 1) > 0.5:
-        warnings.warn(
+        warn(
             f"expected probabilities or raw eta, whose rows sum to about one; these leave [0, 1] and sum to {total:.3g} on "
-            "average. If they are scores or logits, pass link.probabilities(outputs) or coding.eta(outputs) instead",
-            stacklevel=4,
+            "average. If they are scores or logits, pass link.probabilities(outputs) or coding.eta(outputs) instead"
         )
     return int(((values < -slack) | (values > 1 + slack)).sum()) / values.numel()

@@ -14,7 +14,6 @@ so that the work left depends on s_r / mu alone (Frangella, Tropp and Udell, 202
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from squareloss import _checks
 from squareloss._progress import Line
+from squareloss._warnings import warn
 from squareloss.ntk.kernels import Kernel, check_memory
 from squareloss.ntk.solve import Solution, problem
 
@@ -133,7 +133,7 @@ def conjugate_gradients(
     _checks.positive("tolerance", tolerance)
     if preconditioner is None:
         rank = min(len(points), rank or default_rank(len(points)))
-        check_memory(len(points) * rank * dtype.itemsize, points.device, memory_gb)
+        check_memory(len(points) * rank * dtype.itemsize, points.device, memory_gb, "a lower rank")
         preconditioner = Nystrom.of(kernel, points, rank, weight=weight, seed=seed, dtype=dtype, progress=progress)
     root, line = _root(weight, points), Line("conjugate gradients", progress)
     targets = root * targets
@@ -143,7 +143,7 @@ def conjugate_gradients(
     line.close()
     reached = float((residual.norm(dim=0) / targets.norm(dim=0).clamp_min(1e-300)).max())
     if reached > tolerance:
-        warnings.warn(_unfinished(reached, tolerance, iterations), RuntimeWarning, stacklevel=2)
+        warn(_unfinished(reached, tolerance, iterations), RuntimeWarning)
     return Solution(kernel, points, (root * dual).view_as(y), mu, reached, iterations)
 
 

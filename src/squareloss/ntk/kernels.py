@@ -29,6 +29,7 @@ from squareloss import _checks
 from squareloss._precision import strict_float32
 
 SNAP = 8.0  # units of rounding
+NO_MATRIX = "the iterative solver, squareloss.ntk.conjugate_gradients, which stores no matrix"
 CPU_TILE, CUDA_TILE = 512, 8192  # two tiles stay in the cache of a core; a GPU wants long loops
 
 
@@ -206,13 +207,13 @@ def finite_width(network: nn.Module | Tensor, x: Tensor, z: Tensor | None = None
     return counts.to(x.dtype) * (x @ other.T) / w.shape[-2]
 
 
-def check_memory(needed: float, device: torch.device, memory_gb: float | None = None) -> None:
+def check_memory(needed: float, device: torch.device, memory_gb: float | None = None, instead: str = NO_MATRIX) -> None:
     """Raise MemoryError if `needed` bytes are more than memory_gb, or if that is None, than the device has free."""
     available = _free(device) if memory_gb is None else memory_gb * 1e9
     if needed > available:
         raise MemoryError(
             f"expected at most {available / 1e9:.3g} GB on {device.type}, got a problem that needs {needed / 1e9:.3g} GB; "
-            "use fewer points, more memory, or the iterative solver, squareloss.ntk.conjugate_gradients, which stores no matrix"
+            f"use fewer points, more memory, or {instead}"
         )
 
 
