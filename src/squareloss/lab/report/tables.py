@@ -125,7 +125,7 @@ def paper(rows: Sequence[Row], header: Header) -> Table:
             if theirs is None or ours.mean is None:  # what was not run has nothing to stand beside
                 continue
             word = agreement(ours, theirs)
-            mean, std = (*theirs, None, None)[:2]
+            mean, std, _ = theirs
             texts = [mean_std(ours.mean, ours.std, column.show), mean_std(mean, std, column.show)]
             body.append(
                 [

@@ -56,6 +56,11 @@ class Verdict:
         mine, theirs = (self.column.show(row.summary(self.column.key).mean) + unit for row in (self.row, self.other))
         return f"{mine} against {theirs}"
 
+    def told(self) -> str:
+        """The measure, with both means unless they can't be told apart, and with the amount unless it has no interval."""
+        parts = ([] if self.word == SAME else [self.values()]) + ([] if self.word == UNKNOWN else [self.amount()])
+        return f"{self.column.label} ({': '.join(parts)})"
+
 
 def named(header: Header) -> str:
     """What the names of the losses in a comparison stand for, in one line; "" where the rows are no losses."""
@@ -117,17 +122,9 @@ def summary(rows: Sequence[Row], header: Header) -> list[str]:
 
 
 def _pair(name: str, other: str, found: Sequence[Verdict]) -> str:
-    parts = []
-    for word in (BETTER, WORSE):
-        mine = [f"{v.column.label} ({v.values()}: {v.amount()})" for v in found if v.word == word]
-        if mine:
-            parts.append(f"{word} in {', '.join(mine)}")
-    same = [f"{v.column.label} ({v.amount()})" for v in found if v.word == SAME]
-    if same:
-        parts.append(f"can't be told apart in {', '.join(same)}")
-    unknown = [f"{v.column.label} ({v.values()})" for v in found if v.word == UNKNOWN]
-    if unknown:
-        parts.append(f"no interval for {', '.join(unknown)}")
+    leads = {BETTER: "better in", WORSE: "worse in", SAME: "can't be told apart in", UNKNOWN: "no interval for"}
+    by_word = {word: [v.told() for v in found if v.word == word] for word in leads}
+    parts = [f"{leads[word]} {', '.join(told)}" for word, told in by_word.items() if told]
     return f"{name} against {other}: {'; '.join(parts)}."
 
 
