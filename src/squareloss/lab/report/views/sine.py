@@ -86,13 +86,13 @@ def claims(cells: Cells) -> list[Claim]:
             lower(f"SL has the smaller mean {name} calibration error", "smaller", *sides),
             steadier(f"SL has the smaller spread of the {name} calibration error", "smaller", *sides),
         ]
-    alike = cells.side("SL", "test_error"), cells.side("CE", "test_error")
-    found += [
-        lower("the misclassification rates are comparable", "0.167, 0.164", *alike, margin=ALIKE),
+    errors = cells.side("SL", "test_error"), cells.side("CE", "test_error")
+    return [
+        *found,
+        lower("the misclassification rates are comparable", "0.167, 0.164", *errors, margin=ALIKE),
         best_mu("the best mu of SL + l2", PAPER_MU["SL"], cells, "SL"),
         best_mu("the best mu of CE + l2", PAPER_MU["CE"], cells, "CE"),
     ]
-    return found
 
 
 def instance(cells: Cells) -> Table:
@@ -271,11 +271,7 @@ def _nearest_answer(cells: Cells) -> str:
 
 
 def _temperature(cells: Cells) -> str:
-    scaled, own, square = (
-        cells.side("CE", "also.temperature.linf_grid"),
-        cells.side("CE", "linf_grid"),
-        cells.side("SL", "linf_grid"),
-    )
+    own, scaled = (cells.side("CE", key) for key in ("linf_grid", "also.temperature.linf_grid"))
     words = {HOLDS: "square loss is still nearer", FAILS: "nearer than square loss", OPEN: "not to be told from square loss"}
-    word = words[judged(difference(square, scaled))]
+    word = words[judged(difference(cells.side("SL", "linf_grid"), scaled))]
     return f"A temperature takes cross-entropy's L_inf error from {np.mean(own):.3f} to {np.mean(scaled):.3f}: {word}."

@@ -66,10 +66,9 @@ def view(records: Sequence[Record], header: Header) -> View:
 
 def _sides(cells: Cells) -> dict[str, tuple[str, float]]:
     """The paper's three, and the losses beyond it, at their chosen mu."""
-    found = {NAMES[loss]: (loss, cells.best(loss)) for loss in ("SL", "CE")}
-    found["CE"] = ("CE", 0.0)
-    found |= {NAMES[loss]: (loss, cells.best(loss)) for loss in ("squentropy", "smoothed")}
-    return {name: (loss, mu) for name, (loss, mu) in found.items() if mu is not None and cells.records(loss, mu)}
+    found = [(NAMES[loss], loss, cells.best(loss)) for loss in NAMES]
+    found.insert(2, ("CE", "CE", 0.0))
+    return {name: (loss, mu) for name, loss, mu in found if mu is not None and cells.records(loss, mu)}
 
 
 def _three(cells: Cells) -> dict[str, tuple[str, float]]:
@@ -83,29 +82,29 @@ def _three(cells: Cells) -> dict[str, tuple[str, float]]:
 
 def claims(cells: Cells) -> list[Claim]:
     """The directions of the paper's text."""
-    sides = _sides(cells)
-
-    def get(side: str, key: str) -> list[float]:
-        return cells.values(*sides[side], key) if side in sides else []
-
-    sl, ce, plain = "SL + l2", "CE + l2", "CE"
+    chosen = cells.best("CE") or 0.0
     mu = cells.best("CE", above=0.0) or 0.0  # where no penalty at all is best, the best there is
-    at = "" if mu == sides[ce][1] else f" (at mu = {mu:g})"
-    found = [
-        lower("SL + l2 errs less than CE + l2", "lower", get(sl, "test_error"), get(ce, "test_error")),
-        lower("SL + l2 errs less than CE", "lower", get(sl, "test_error"), get(plain, "test_error")),
-        lower("CE + l2 errs less than CE" + at, "lower", cells.values("CE", mu, "test_error"), get(plain, "test_error")),
-        lower("SL + l2 fits best where data are sparse", "lower", get(sl, "sparse_error"), get(ce, "sparse_error")),
-        higher("SL + l2 has the larger margin to the support", "larger", get(sl, "margin_support"), get(ce, "margin_support")),
-        higher(
-            "SL + l2 has the larger margin to the training points", "larger", get(sl, "margin_train"), get(ce, "margin_train")
-        ),
+    at = "" if mu == chosen else f" (at mu = {mu:g})"
+
+    def both(key: str) -> tuple[list[float], list[float]]:
+        return cells.side("SL", key), cells.side("CE", key)
+
+    def penalised(key: str) -> tuple[list[float], list[float]]:
+        return cells.values("CE", mu, key), cells.values("CE", 0.0, key)
+
+    error, plain = both("test_error"), cells.values("CE", 0.0, "test_error")
+    return [
+        lower("SL + l2 errs less than CE + l2", "lower", *error),
+        lower("SL + l2 errs less than CE", "lower", error[0], plain),
+        lower("CE + l2 errs less than CE" + at, "lower", *penalised("test_error")),
+        lower("SL + l2 fits best where data are sparse", "lower", *both("sparse_error")),
+        higher("SL + l2 has the larger margin to the support", "larger", *both("margin_support")),
+        higher("SL + l2 has the larger margin to the training points", "larger", *both("margin_train")),
         best_mu("the best mu of SL + l2", PAPER_MU["SL"], cells, "SL"),
         best_mu("the best mu of CE + l2", PAPER_MU["CE"], cells, "CE"),
         _fitted(cells),
-        higher("l2 makes the training of CE oscillate" + at, "more", cells.values("CE", mu, "unrest"), get(plain, "unrest")),
+        higher("l2 makes the training of CE oscillate" + at, "more", *penalised("unrest")),
     ]
-    return found
 
 
 def _fitted(cells: Cells) -> Claim:
