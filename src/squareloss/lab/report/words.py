@@ -82,9 +82,9 @@ def verdicts(rows: Sequence[Row], header: Header) -> list[Verdict]:
 
 
 def like_with_like(rows: Sequence[Row], header: Header) -> list[Verdict]:
-    """Rows with a calibrator against the baseline with one, where both are there; with the same one if the baseline has it.
+    """Calibrated rows, such as "simplex+asinh", against the baseline with the same calibrator or, if it has not that, another.
 
-    A baseline that is itself read by a calibrator leaves nothing to add: `verdicts` has those.
+    Empty if the baseline is itself a calibrated row: then `verdicts` has these pairs.
     """
     by_name = {row.name: row for row in rows}
     bases = {name: by_name[f"{header.baseline}+{name}"] for name in READINGS if f"{header.baseline}+{name}" in by_name}
@@ -108,7 +108,7 @@ def _against(row: Row, other: Row, rows: Sequence[Row], header: Header) -> list[
 
 
 def _teller(row: Row, rows: Sequence[Row]) -> Row:
-    """The row by which a network's shared measures are told: as trained, if it is there, else the first of its readings."""
+    """Of the rows of a network the one that its shared measures are told with: as trained if that is there, else the first."""
     mine = [r for r in rows if r.cell == row.cell]
     return next((r for r in mine if r.name == r.cell), mine[0])
 

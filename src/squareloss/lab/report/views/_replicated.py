@@ -18,6 +18,7 @@ from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.runs.store import Record
 
 NAMES = {"SL": "SL + l2", "CE": "CE + l2", "squentropy": "squentropy + l2", "smoothed": "smoothed CE + l2"}
+PAIR = ("SL", "CE")  # the paper's two losses
 HOLDS, FAILS, OPEN = "holds", "does not hold", "can't be told apart"
 
 

@@ -13,11 +13,10 @@ from squareloss.lab.report.fields import Array, png, shade, unpack
 from squareloss.lab.report.figures import NOTHING, Figure, Panel, legend
 from squareloss.lab.report.statistics import summarise
 from squareloss.lab.report.svg import Plot
-from squareloss.lab.report.views._replicated import NAMES, Cells, by_mu
+from squareloss.lab.report.views._replicated import NAMES, PAIR, Cells, by_mu
 
 COARSE = 41  # lattice points of a stored field in each direction
 BINS, WIDEST = 80, 0.4  # of the stored histogram
-PAIR = ("SL", "CE")
 AT = "At the chosen mu, and at the mu best for L_inf where that is another."
 
 

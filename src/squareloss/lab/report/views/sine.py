@@ -15,6 +15,7 @@ from squareloss.lab.report.views._replicated import (
     HOLDS,
     NAMES,
     OPEN,
+    PAIR,
     Cells,
     Claim,
     best_mu,
@@ -205,8 +206,8 @@ def _reading(cells: Cells, change: str, mus: Mapping[str, float | None]) -> list
 def readings(cells: Cells) -> Table:
     """Whether the first claim depends on how the paper is read."""
     others = [c for c in cells.changes() if not c.startswith(("n=", "width="))]
-    rows = [_reading(cells, change, {loss: cells.best(loss, change) for loss in ("SL", "CE")}) for change in ["", *others]]
-    alone = {mu for change in others for mu in cells.mus("SL", change) if len(cells.mus("SL", change)) == 1}
+    rows = [_reading(cells, change, {loss: cells.best(loss, change) for loss in PAIR}) for change in ["", *others]]
+    alone = {mus[0] for change in others if len(mus := cells.mus("SL", change)) == 1}
     rows[1:1] = [_reading(cells, "", {"SL": mu, "CE": mu}) for mu in sorted(alone)]  # like for like
     body = [row for row in rows if row]
     pairs = [f"{name}, SL against CE" for name in ("test error", "L_inf", "L_1")]
@@ -230,7 +231,7 @@ def slopes(cells: Cells) -> Table:
     """How calibration errors fall with the number of points and with the width."""
     whats, keys = {"n": "points n", "width": "width"}, {"linf_grid": "L_inf", "l1_grid": "L_1"}
     body = []
-    for what, loss, key in product(whats, ("SL", "CE"), keys):
+    for what, loss, key in product(whats, PAIR, keys):
         points = cells.curve(loss, what, key)
         if len(points) > 1:
             theory = "-1/10" if (what, loss, key) == ("n", "SL", "linf_grid") else ""
@@ -255,7 +256,7 @@ def _slope_entries(points: Mapping[float, Sequence[float]], theory: str) -> list
 
 def _answer(cells: Cells) -> str:
     told = []
-    for loss in ("SL", "CE"):
+    for loss in PAIR:
         mu = cells.best(loss) or 0.0
         linf, error = (float(np.mean(cells.values(loss, mu, key))) for key in ("linf_grid", "test_error"))
         told.append(f"{NAMES[loss]} is off by at most {linf:.3f} and errs {100 * error:.2f}% (mu = {mu:g})")
@@ -263,7 +264,7 @@ def _answer(cells: Cells) -> str:
 
 
 def _nearest_answer(cells: Cells) -> str:
-    mus = {loss: cells.best(loss, key="linf_grid") or 0.0 for loss in ("SL", "CE")}
+    mus = {loss: cells.best(loss, key="linf_grid") or 0.0 for loss in PAIR}
     a, b = (cells.values(loss, mu, "linf_grid") for loss, mu in mus.items())
     told = [f"{NAMES[loss]} by {np.mean(values):.3f} (mu = {mus[loss]:g})" for loss, values in zip(mus, (a, b), strict=True)]
     word = {HOLDS: "square loss is nearer", FAILS: "cross-entropy is nearer", OPEN: OPEN}[judged(difference(a, b))]

@@ -20,6 +20,7 @@ from squareloss.lab.report.views._replicated import (
     HOLDS,
     NAMES,
     OPEN,
+    PAIR,
     Cells,
     Claim,
     best_mu,
@@ -149,19 +150,17 @@ def readings(cells: Cells) -> Table:
     """Whether the first claim depends on how the paper is read."""
     body = []
     for change in ["", *cells.changes()]:
-        best = {loss: cells.best(loss, change) for loss in ("SL", "CE")}
-        if best["SL"] is None or best["CE"] is None:
+        mus = [cells.best(loss, change) for loss in PAIR]
+        if None in mus:
             continue
-        values = {loss: cells.values(loss, mu or 0.0, "test_error", change) for loss, mu in best.items()}
-        a, b = values["SL"], values["CE"]
-        verdict = judged(difference(a, b))
-        margins = [cells.values(loss, mu or 0.0, "margin_support", change) for loss, mu in best.items()]
+        a, b = (cells.side(loss, "test_error", change) for loss in PAIR)
+        margins = [cells.side(loss, "margin_support", change) for loss in PAIR]
         penalised = cells.best("CE", change, above=0.0) or 0.0
         unrest = [cells.values("CE", mu, "unrest", change) for mu in (penalised, 0.0)]
-        word = {HOLDS: "SL errs less", FAILS: "CE errs less", OPEN: OPEN}[verdict]
+        word = {HOLDS: "SL errs less", FAILS: "CE errs less", OPEN: OPEN}[judged(difference(a, b))]
         body.append(
             [
-                Entry(change or "ours"), Entry(str(min(len(a), len(b)))), Entry(f"{best['SL']:g}, {best['CE']:g}"),
+                Entry(change or "ours"), Entry(str(min(len(a), len(b)))), Entry(", ".join(f"{mu:g}" for mu in mus)),
                 Entry(spread(a)), Entry(spread(b)), Entry.words(word),
                 Entry(" against ".join(spread(m) for m in margins)), Entry(" against ".join(spread(u, 3) for u in unrest)),
             ]
