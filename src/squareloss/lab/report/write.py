@@ -75,9 +75,8 @@ class StudyReport:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Names and values that describe the setting: the header's, and the replications inside a job."""
-        counts = sorted({record.spec["replications"] for record in self.records if "replications" in record.spec})
-        told = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}" if counts else ""
-        return [*self.header.facts, *([("replications", f"{told} in a job")] if told else [])]
+        counts = tables.span(record.spec["replications"] for record in self.records if "replications" in record.spec)
+        return [*self.header.facts, *([("replications", f"{counts} in a job")] if counts else [])]
 
     @property
     def figures(self) -> list[Figure]:
