@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from squareloss.attacks import Prepared
 from squareloss.codings import Coding
 from squareloss.lab.report.header import Column
 from squareloss.lab.report.views.paper_images import paper_cells
 from squareloss.lab.runs import Cell, Context, Job, Result
+from squareloss.lab.studies.common import Json
 from squareloss.lab.studies.images import beyond, measures
 from squareloss.lab.studies.images.costs import trained_part
 from squareloss.lab.studies.images.measures import Notes
@@ -22,10 +22,11 @@ from squareloss.lab.studies.images.networks import OnEpoch, Trained, Wanted, exi
 from squareloss.lab.studies.images.plan import KINDS, SCALES, Line, cells_of, make_loss
 from squareloss.lab.training.loop import Epoch
 
-MEASURES = {
+MEASURES: dict[str, Callable[..., Json]] = {
     "clean": measures.clean,
     "readings": measures.more_readings,
     "beyond": beyond.collapse_and_outside,
+    "transfer": beyond.transfer,
     "worst": measures.under_worst_case,
     "pgd": measures.under_pgd,
     "autoattack": measures.under_autoattack,
@@ -153,11 +154,5 @@ def _measure(job: Job, context: Context, take: Callable[[Wanted], tuple[Trained,
     begun = trained_part(job.cell.spec) if trains else 0.0
     notes = Notes(context.scratch(job), lambda share: context.report(job, begun + (1 - begun) * share, 1.0))
     with prepared:
-        found = _found(kind, nets, settings, job.seed, notes) | {"weights": nets[0].mark}
+        found = MEASURES[kind](*nets, settings, job.seed, notes) | {"weights": nets[0].mark}
     return Result(job, found, seconds=trained + time.perf_counter() - began)
-
-
-def _found(kind: str, nets: Sequence[Trained], settings: Mapping[str, Any], seed: int, notes: Notes) -> dict[str, Any]:
-    if kind == "transfer":
-        return beyond.transfer(nets[0], nets[1], settings, notes)
-    return MEASURES[kind](nets[0], settings, seed, notes)
