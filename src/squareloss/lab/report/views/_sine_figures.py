@@ -30,9 +30,8 @@ Side = tuple[str, float]  # a loss and its mu
 
 def sides(cells: Cells) -> list[Side]:
     """The paper's two losses at their chosen mu, and at the mu best for L_inf where that is another."""
-    found = [(loss, cells.best(loss) or 0.0) for loss in PAIR]
-    found += [(loss, cells.best(loss, key="linf_grid") or 0.0) for loss in PAIR]
-    return list(dict.fromkeys(found))
+    keys = ("validation_error", "linf_grid")
+    return list(dict.fromkeys((loss, cells.best(loss, key=key) or 0.0) for key in keys for loss in PAIR))
 
 
 def told(side: Side) -> str:
@@ -98,7 +97,7 @@ def spreads(cells: Cells) -> Figure:
     rows |= {"smoothed": ("smoothed", ""), "undone": ("smoothed", "also.undone.")}
     panels = []
     for key, label in {"linf_grid": "L_inf calibration error", "l1_grid": "L_1 calibration error"}.items():
-        values = {name: cells.values(loss, cells.best(loss) or 0.0, inside + key) for name, (loss, inside) in rows.items()}
+        values = {name: cells.side(loss, inside + key) for name, (loss, inside) in rows.items()}
         values = {name: mine for name, mine in values.items() if mine}
         ticks = [(float(i), name) for i, name in enumerate(values)]
         high = 1.05 * max(max(mine) for mine in values.values())

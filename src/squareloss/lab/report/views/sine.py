@@ -257,9 +257,8 @@ def _slope_entries(points: Mapping[float, Sequence[float]], theory: str) -> list
 def _answer(cells: Cells) -> str:
     told = []
     for loss in PAIR:
-        mu = cells.best(loss) or 0.0
-        linf, error = (float(np.mean(cells.values(loss, mu, key))) for key in ("linf_grid", "test_error"))
-        told.append(f"{NAMES[loss]} is off by at most {linf:.3f} and errs {100 * error:.2f}% (mu = {mu:g})")
+        linf, error = (np.mean(cells.side(loss, key)) for key in ("linf_grid", "test_error"))
+        told.append(f"{NAMES[loss]} is off by at most {linf:.3f} and errs {100 * error:.2f}% (mu = {cells.best(loss):g})")
     return f"Means over replications at the chosen mu: {'; '.join(told)}."
 
 
