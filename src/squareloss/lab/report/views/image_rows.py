@@ -113,7 +113,7 @@ def nets(records: Iterable[Record]) -> list[Net]:
         if record.status == "diverged":
             net.diverged[record.seed] = record.metrics.get("diverged", {})
             continue
-        source = kind.removeprefix("from-")
+        source = kind.removeprefix("from-")  # of transferred examples: its "transfer_2" is kept as "transfer_2_CE"
         metrics = {f"{k}_{source}" if kind != source and "_" in k else k: v for k, v in record.metrics.items()}
         known = net.metrics.setdefault(record.seed, {})
         timings = known.get("timings", {}) | {kind: metrics.pop("timings", {})}
