@@ -163,6 +163,10 @@ def test_noise_and_moves_leave_constant_columns_alone(tmp_path):
     assert measure.varying(load(path, "y")).tolist() == [1]
 
 
+def classifier(network, loss, data):
+    return measure.Classifier(network, loss.link, measure.Standardize(data.mean, data.std)).eval()
+
+
 def test_noise_and_moves_leave_categories_alone(tmp_path):
     data = Source(str(csv_file(tmp_path)), "label").read(0)
     assert dict(zip(data.features, measure.varying(data).tolist(), strict=True)) == {
@@ -174,10 +178,10 @@ def test_noise_and_moves_leave_categories_alone(tmp_path):
     assert measure.varying(load("digits")).shape == ()
     reader = torch.nn.Linear(4, 2)  # sees the colour alone
     reader.weight.data = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
-    right = measure._noise(reader, LOSSES["ce"](2), measure.Standardize(data.mean, data.std), data, [0.0, 50.0], seed=0)
+    model = classifier(reader, LOSSES["ce"](2), data)
+    right = measure._noise(model, data, [0.0, 50.0], seed=0)
     assert 0 < right[0].mean() < 1 and torch.equal(right[0], right[1])
-    rows, scale = torch.arange(data.test.n), measure.Standardize(data.mean, data.std)
-    found = measure._distances(reader, LOSSES["ce"](2), scale, data, rows, seed=0)
+    found = measure._distances(model, data, torch.arange(data.test.n), seed=0)
     assert set(found["distances"]["radius"]) == {0.0, math.inf}, "no move changes the colour"
 
 
@@ -189,10 +193,10 @@ def test_noise_is_gaussian_of_the_seed_and_only_its_size_differs():
             seen.append(x)
             return super().forward(x.flatten(1))
 
-    scale = measure.Standardize(data.mean, data.std)
+    model = classifier(Recorder(64, 10), LOSSES["ce"](10), data)
     for seed in (0, 1):
-        measure._noise(Recorder(64, 10), LOSSES["ce"](10), scale, data, [0.5, 1.0], seed)
-    small, large, *others = (x - scale(data.test.x.float() / 255) for x in seen)
+        measure._noise(model, data, [0.5, 1.0], seed)
+    small, large, *others = (x - model.preprocess(data.test.x.float() / 255) for x in seen)
     torch.testing.assert_close(large, 2 * small, rtol=0, atol=1e-5)
     assert float(small.mean()) == pytest.approx(0, abs=0.02) and float(small.std()) == pytest.approx(0.5, rel=0.02)
     assert not torch.allclose(others[0], small, atol=0.1)
@@ -223,8 +227,8 @@ def test_the_worst_case_counts_what_any_attack_breaks(monkeypatch):
 
     monkeypatch.setattr(measure, "pgd", one)
     monkeypatch.setattr(measure, "worst_case", none)
-    preprocess, rows, heard, told = measure.Standardize(data.mean, data.std), torch.arange(10), [], []
-    found = measure._attacks(network, LOSSES["ce"](10), preprocess, data, rows, [0.1], 5, 7, heard.append)
+    model, heard, told = classifier(network, LOSSES["ce"](10), data), [], []
+    found = measure._attacks(model, data, torch.arange(10), [0.1], 5, 7, heard.append)
     assert told == [(5, 7), (5, 7), (5, 7), {"report": False, "seed": 7}]
     assert found["attacks"]["robust"] == {"ce": [0.9], "margin": [0.9], "angle": [0.9], measure.WORST: [0.7]}
     assert found["robust_0.1"] == 0.7 and heard == [1.0]
@@ -236,8 +240,8 @@ def test_two_classes_are_not_attacked_by_the_angle():
     halved = {part: getattr(data, part)._replace(y=getattr(data, part).y % 2) for part in ("train", "validation", "test")}
     data = replace(data, classes=("even", "odd"), **halved)
     network = ingredients.build({"name": "mlp", "inputs": 64, "hidden": [8], "outputs": 2}, (1, 8, 8), 2, 0)
-    preprocess, rows = measure.Standardize(data.mean, data.std), torch.arange(10)
-    found = measure._attacks(network, LOSSES["simplex"](2), preprocess, data, rows, [0.1], 5, 7, lambda share: None)
+    model = classifier(network, LOSSES["simplex"](2), data)
+    found = measure._attacks(model, data, torch.arange(10), [0.1], 5, 7, lambda share: None)
     assert list(found["attacks"]["robust"]) == ["ce", "margin", "residual", measure.WORST]
 
 

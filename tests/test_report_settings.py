@@ -181,22 +181,6 @@ def test_of_two_headers_of_the_same_cells_the_later_counts(filled):
     assert read(store, "compare") == [header]
 
 
-def test_a_header_from_before_is_read(filled):
-    """A single file beside the folder of the study, without a date."""
-    store, header = filled
-    (path,) = (store.folder / "compare").glob("header-*.json")
-    content = json.loads(path.read_text())
-    del content["date"], content["in_pieces"]
-    (store.folder / "compare.json").write_text(json.dumps(content))
-    path.unlink()
-    assert read(store, "compare") == [header] and [report.header for report in gather(store.folder)] == [header]
-    second = other_settings(store, header, epochs=5)
-    assert [report.header for report in gather(store.folder)] == [second, header]
-    anew = replace(header, title="anew")
-    anew.write(store)
-    assert [report.header for report in gather(store.folder)] == [anew, second]
-
-
 def test_results_of_other_studies_and_seeds_stay_out(filled):
     store, header = filled
     before = rows_of(store.records(), header)

@@ -107,9 +107,6 @@ def test_sine_is_a_probability_everywhere(reading):
         assert ((eta >= 0) & (eta <= 1)).all()
 
 
-def test_options_that_make_no_sense():
-    generator = _generator()
+def test_readings_are_known_by_name():
     with pytest.raises(ValueError, match="Unknown reading 'sin'. Available: affine"):
-        synthetic.sine(5, 1, generator, reading="sin")
-    with pytest.raises(ValueError, match="expected replications >= 1"):
-        synthetic.spirals(5, 0, generator)
+        synthetic.sine(5, 1, _generator(), reading="sin")

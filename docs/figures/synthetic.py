@@ -24,7 +24,7 @@ from squareloss.lab.data.synthetic import sine_eta
 from squareloss.lab.report import fields, gather
 from squareloss.lab.report.views import _sine_figures as sine
 from squareloss.lab.report.views import spirals
-from squareloss.lab.report.views._replicated import NAMES, Cells
+from squareloss.lab.report.views._replicated import NAMES, PAIR, Cells
 from squareloss.metrics import plots
 
 HERE = Path(__file__).resolve().parent
@@ -203,8 +203,7 @@ def sine_mu(cells: Cells) -> Figure:
 def sine_errors(cells: Cells) -> Figure:
     """Calibration errors of all replications, and the pointwise errors of one."""
     rows = {
-        f"{loss}, $\\mu$ = {mu:g}": (loss, mu, "")
-        for loss, mu in sorted(sine.sides(cells), key=lambda s: sine.PAIR.index(s[0]))
+        f"{loss}, $\\mu$ = {mu:g}": (loss, mu, "") for loss, mu in sorted(sine.sides(cells), key=lambda s: PAIR.index(s[0]))
     }
     others = {"CE, temperature": ("CE", "also.temperature."), "squentropy": ("squentropy", "")}
     others |= {"smoothed": ("smoothed", ""), "smoothed, undone": ("smoothed", "also.undone.")}
@@ -251,7 +250,7 @@ def sine_slopes(cells: Cells) -> Figure:
     for axes, (what, label) in zip(
         figure.subplots(1, 2), {"n": "points n", "width": "width of both layers"}.items(), strict=True
     ):
-        for loss in sine.PAIR:
+        for loss in PAIR:
             points = cells.curve(loss, what, "linf_grid")
             mean, std = (np.array([f(v) for v in points.values()]) for f in (np.mean, np.std))
             colour, mark = LOOK[loss]

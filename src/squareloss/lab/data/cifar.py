@@ -150,23 +150,14 @@ def _read_binary(layout: Layout, path: Path, file: File, x: Bytes, y: Bytes) -> 
         raise ValueError(f"{path}: expected {expected} bytes, got {found}: the file is {state}; {_advice(layout)}")
     digest = _hasher(file)
     buffer = np.empty((_PIECE, width), np.uint8)
-    with path.open("rb", buffering=0) as stream:
+    with path.open("rb") as stream:
         for start in range(0, file.records, _PIECE):
             piece = buffer[: min(_PIECE, file.records - start)]
-            _fill(stream, piece.data.cast("B"), path)
+            stream.readinto(piece.data)
             digest.update(piece)
             x[start : start + len(piece)] = piece[:, layout.labels :]
             y[start : start + len(piece)] = piece[:, layout.labels - 1]
     _verify(digest, path, file, layout)
-
-
-def _fill(stream: Any, view: memoryview, path: Path) -> None:
-    # one raw read may bring less than asked for
-    while view:
-        count = stream.readinto(view)
-        if not count:
-            raise ValueError(f"{path}: the file grew shorter while it was read; read it again")
-        view = view[count:]
 
 
 def _read_python(layout: Layout, path: Path, file: File, x: Bytes, y: Bytes) -> None:
@@ -196,5 +187,5 @@ def _verify(digest: Any, path: Path, file: File, layout: Layout) -> None:
 
 
 def _advice(layout: Layout) -> str:
-    name = next((name for name, known in LAYOUTS.items() if layout.folder in [k.folder for k in known]), "cifar10")
+    name = next(name for name, known in LAYOUTS.items() if layout.folder in [k.folder for k in known])
     return f"fetch it again with `squareloss data get {name}`"

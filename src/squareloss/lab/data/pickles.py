@@ -28,7 +28,7 @@ class _Dtype:
 class _Array:
     """Stands for numpy.ndarray and its constructor: shape and bytes come with the state, if it comes."""
 
-    value: npt.NDArray[np.uint8] | None = None  # of the class: a pickle may ask for an instance that is not initialised
+    value: npt.NDArray[np.uint8] | None = None
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -63,10 +63,7 @@ def read_pickle(data: bytes, what: str) -> dict[str, Any]:
         raise ValueError(f"{what}: refused, not a pickle of plain data: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{what}: expected a pickled dict, got {type(found).__name__}")
-    plain = {_text(key): value for key, value in found.items()}
-    if any(isinstance(value, _Array) and value.value is None for value in plain.values()):
-        raise ValueError(f"{what}: refused, not a pickle of plain data: it has an array without content")
-    return {key: value.value if isinstance(value, _Array) else value for key, value in plain.items()}
+    return {_text(key): value.value if isinstance(value, _Array) else value for key, value in found.items()}
 
 
 def _text(key: Any) -> str:

@@ -32,7 +32,6 @@ def spirals(n_per_class: int, replications: int, generator: torch.Generator, *, 
     eps uniform on [-0.03, 0.03]. Class 0 is drawn from P, class 1 from -P; the first n_per_class rows are class 0.
     x is (R, 2 n_per_class, 2).
     """
-    _check_counts(n_per_class=n_per_class, replications=replications)
     u = _uniform((2, replications, 2 * n_per_class), generator, dtype)
     turn = 1 - u[0]  # (0, 1]
     theta = 4 * math.pi * turn
@@ -51,7 +50,6 @@ def sine(
 
     See `sine_eta` for the four readings of the paper's formula. x is (R, n, 2).
     """
-    _check_counts(n=n, replications=replications)
     x = 2 * _uniform((replications, n, 2), generator, dtype) - 1
     eta = sine_eta(x, reading)
     y = (_uniform((replications, n), generator, dtype) < eta).long()
@@ -80,9 +78,3 @@ def sine_eta(x: Tensor, reading: str = "affine") -> Tensor:
 
 def _uniform(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     return torch.rand(shape, generator=generator, dtype=dtype, device=generator.device)
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"expected {name} >= 1, got {count}")

@@ -58,15 +58,13 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
         raise ValueError(f"{path}: expected columns to predict {target!r} from, got none beside it")
     encoded = [_encode(table.column(name), name, rows[0].numpy(), path) for name in features]
     train, validation, test = (Split(_joined(encoded, r.numpy()), y[r]) for r in rows)
-    return Dataset(
-        path.stem, "table", train, validation, test, classes, *moments(train.x),
-        features=tuple(name for column in encoded for name in column.names),
-        notes=tuple(note for column in encoded for note in column.notes)
-        + tuple(f"column {name!r}: row numbers or names, as pandas and R write them, left out" for name in index)
-        + tuple(f"column {place}: neither a name nor a value, as spreadsheets write them, left out" for place in empty)
-        + tuple(f"class {name!r} looks like a missing value; if it is one, drop its rows" for name in classes if _mark(name))
-        + tuple(f"classes {pair}; if they are one, write it in one way" for pair in _alike(classes)),
-    )  # fmt: skip
+    names = [name for column in encoded for name in column.names]
+    notes = [note for column in encoded for note in column.notes]
+    notes += [f"column {name!r}: row numbers or names, as pandas and R write them, left out" for name in index]
+    notes += [f"column {place}: neither a name nor a value, as spreadsheets write them, left out" for place in empty]
+    notes += [f"class {name!r} looks like a missing value; if it is one, drop its rows" for name in classes if _mark(name)]
+    notes += [f"classes {pair}; if they are one, write it in one way" for pair in _alike(classes)]
+    return Dataset(path.stem, "table", train, validation, test, classes, *moments(train.x), tuple(names), tuple(notes))
 
 
 def _joined(columns: list[Encoded], rows: npt.NDArray[np.int64]) -> torch.Tensor:

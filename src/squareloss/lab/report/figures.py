@@ -88,10 +88,7 @@ def _diagram(row: Row) -> Panel:
 
 
 def _noise(rows: Sequence[Row], colours: Mapping[str, int]) -> Figure:
-    rows = [row for row in rows if row.parts("noise")]
-    curves = {row.cell: _curve(row, "noise", "std", "accuracy") for row in rows}
-    clean = {row.cell: np.array([m.get("accuracy", np.nan) for m in row.metrics.values() if "noise" in m]) for row in rows}
-    curves = {cell: (np.append(0.0, x), np.column_stack([clean[cell][: len(y)], y])) for cell, (x, y) in curves.items()}
+    curves = {row.cell: _curve(row, "noise", "std", "accuracy", start="accuracy") for row in rows if row.parts("noise")}
     caption = (
         "Accuracy on the test set with Gaussian noise added in standardised space; lines are means, bands one std over seeds."
     )
@@ -158,10 +155,12 @@ def _pictures(records: Sequence[Record]) -> Figure:
     return Figure("Pictures", "Left by the runs themselves.", panels)
 
 
-def _curve(row: Row, key: str, x: str, y: str) -> tuple[Any, Any]:
-    """x (P,) and y (seeds, P) of a curve; seeds with other points than the first are left out."""
-    parts = [part for part in row.parts(key) if part[x] == row.parts(key)[0][x]]
-    return np.array(parts[0][x], dtype=float), np.array([part[y] for part in parts], dtype=float)
+def _curve(row: Row, key: str, x: str, y: str, start: str = "") -> tuple[Any, Any]:
+    """x (P,) and y (seeds, P) of a curve, which may `start` from a scalar at x = 0; seeds with other x are left out."""
+    points = row.parts(key)[0][x]
+    kept = [metrics for metrics in row.metrics.values() if metrics.get(key, {}).get(x) == points]
+    values = [[*([metrics.get(start, np.nan)] if start else []), *metrics[key][y]] for metrics in kept]
+    return np.array([0.0, *points] if start else points, dtype=float), np.array(values, dtype=float)
 
 
 def _lines(

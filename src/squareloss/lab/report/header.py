@@ -116,12 +116,9 @@ class Header:
 
 
 def read(store: Store, study: str) -> list[Header]:
-    """The headers of a study, the last written first, one for the same cells. A damaged one is named in a warning and left out.
-
-    Folders from before have a single one, without a date, beside the folder of the study.
-    """
-    found, paths = list[Header](), [store.folder / f"{study}.json", *(store.folder / study).glob("header-*.json")]
-    for path in filter(Path.exists, paths):
+    """The headers of a study, the last written first, one for the same cells; a damaged one is left out with a warning."""
+    found = list[Header]()
+    for path in (store.folder / study).glob("header-*.json"):
         try:
             found.append(_read(path))
         except StoreError as error:

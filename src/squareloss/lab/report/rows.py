@@ -38,7 +38,7 @@ class Row:
         return {seed: float(value) for seed, value in found.items() if isinstance(value, numbers.Real)}
 
     def summary(self, key: str) -> Summary:
-        """Mean and standard deviation of a scalar, to ten digits: without the dust of 1 - 0.9."""
+        """Mean and standard deviation of a scalar, to ten digits, since 1 - 0.9 is not quite 0.1."""
         return summarise([float(f"{value:.10g}") for value in self.values(key).values()])
 
     def parts(self, key: str) -> list[Mapping[str, Any]]:

@@ -127,7 +127,7 @@ def agreement(ours: Summary, paper: Sequence[float | None]) -> str:
         ours: our summary.
         paper: [mean, std, number of runs]; std and number may be None, then only our error counts.
     """
-    mean, std, runs = (*paper, None, None, None)[:3]
+    mean, std, runs = paper
     if ours.mean is None or mean is None or ours.error is None:
         return ""
     theirs = std / math.sqrt(runs) if std is not None and runs else 0.0

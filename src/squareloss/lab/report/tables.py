@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -67,15 +67,20 @@ def results(rows: Sequence[Row], header: Header, columns: Sequence[Column] | Non
         [Entry.words(row.name), *(_value(row, column, words.get((_owner(row, column), column.key), "")) for column in columns)]
         for row in rows
     ]
-    seeds = sorted({len(row.metrics) for row in rows if row.metrics})
-    over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}" if seeds else "no"
-    caption = "One seed." if seeds == [1] else f"Mean (standard deviation) over {over} seeds." if seeds else "Nothing to show."
+    seeds = span(len(row.metrics) for row in rows if row.metrics)
+    caption = {"": "Nothing to show.", "1": "One seed."}.get(seeds, f"Mean (standard deviation) over {seeds} seeds.")
     if header.baseline and any(word in (BETTER, WORSE) for word in words.values()):
         caption += (
             f" Green is better than {header.baseline}, red is worse, where the 95% interval of the difference excludes zero."
         )
     table = Table("Results", ["name", *(column.heading for column in columns)], body, caption)
     return table.turned("measure") if len(columns) > max(6, len(rows)) else table
+
+
+def span(counts: Iterable[int]) -> str:
+    """The least and the largest: "3 to 5", or "3" where they are one; "" of none."""
+    found = sorted(set(counts))
+    return f"{found[0]} to {found[-1]}" if len(found) > 1 else "".join(map(str, found))
 
 
 def _owner(row: Row, column: Column) -> str:
@@ -125,7 +130,7 @@ def paper(rows: Sequence[Row], header: Header) -> Table:
             if theirs is None or ours.mean is None:  # what was not run has nothing to stand beside
                 continue
             word = agreement(ours, theirs)
-            mean, std = (*theirs, None, None)[:2]
+            mean, std, _ = theirs
             texts = [mean_std(ours.mean, ours.std, column.show), mean_std(mean, std, column.show)]
             body.append(
                 [
@@ -183,24 +188,17 @@ def matrix(records: Sequence[Record], header: Header) -> Table:
     cells = sorted({record.cell: None for record in records}, key=lambda cell: order.get(cell, len(order)))
     machines = _machines(records)
     by_place = {(record.cell, record.seed): record for record in records}
-    body = []
-    for cell in cells:
-        entries = [Entry.words(cell)]
-        for seed in seeds:
-            record = by_place.get((cell, seed))
-            if record is None:
-                entries.append(Entry("not run", None, "missing"))
-            else:
-                word = "" if record.status == "done" else f" {record.status}"
-                word += f" on {machines[_machine(record)]}" if len(machines) > 1 else ""
-                entries.append(Entry(f"{record.seconds:.1f} s{word}", record.seconds, record.status))
-        body.append(entries)
-    return Table(
-        "What was run",
-        ["job", *(f"seed {seed}" for seed in seeds)],
-        body,
-        "Seconds of each job; one job is one core, or one GPU.",
-    )
+    body = [[Entry.words(cell), *(_job(by_place.get((cell, seed)), machines) for seed in seeds)] for cell in cells]
+    names = ["job", *(f"seed {seed}" for seed in seeds)]
+    return Table("What was run", names, body, "Seconds of each job; one job is one core, or one GPU.")
+
+
+def _job(record: Record | None, machines: Mapping[str, int]) -> Entry:
+    if record is None:
+        return Entry("not run", None, "missing")
+    status = "" if record.status == "done" else f" {record.status}"
+    place = f" on {machines[_machine(record)]}" if len(machines) > 1 else ""
+    return Entry(f"{record.seconds:.1f} s{status}{place}", record.seconds, record.status)
 
 
 def places(records: Sequence[Record]) -> Table:

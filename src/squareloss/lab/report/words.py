@@ -56,6 +56,11 @@ class Verdict:
         mine, theirs = (self.column.show(row.summary(self.column.key).mean) + unit for row in (self.row, self.other))
         return f"{mine} against {theirs}"
 
+    def told(self) -> str:
+        """The measure, with both means unless they can't be told apart, and with the amount unless it has no interval."""
+        parts = ([] if self.word == SAME else [self.values()]) + ([] if self.word == UNKNOWN else [self.amount()])
+        return f"{self.column.label} ({': '.join(parts)})"
+
 
 def named(header: Header) -> str:
     """What the names of the losses in a comparison stand for, in one line; "" where the rows are no losses."""
@@ -77,9 +82,9 @@ def verdicts(rows: Sequence[Row], header: Header) -> list[Verdict]:
 
 
 def like_with_like(rows: Sequence[Row], header: Header) -> list[Verdict]:
-    """Rows with a calibrator against the baseline with one, where both are there; with the same one if the baseline has it.
+    """Calibrated rows, such as "simplex+asinh", against the baseline with the same calibrator or, if it has not that, another.
 
-    A baseline that is itself read by a calibrator leaves nothing to add: `verdicts` has those.
+    Empty if the baseline is itself a calibrated row: then `verdicts` has these pairs.
     """
     by_name = {row.name: row for row in rows}
     bases = {name: by_name[f"{header.baseline}+{name}"] for name in READINGS if f"{header.baseline}+{name}" in by_name}
@@ -103,7 +108,7 @@ def _against(row: Row, other: Row, rows: Sequence[Row], header: Header) -> list[
 
 
 def _teller(row: Row, rows: Sequence[Row]) -> Row:
-    """The row by which a network's shared measures are told: as trained, if it is there, else the first of its readings."""
+    """Of the rows of a network the one that its shared measures are told with: as trained if that is there, else the first."""
     mine = [r for r in rows if r.cell == row.cell]
     return next((r for r in mine if r.name == r.cell), mine[0])
 
@@ -117,17 +122,9 @@ def summary(rows: Sequence[Row], header: Header) -> list[str]:
 
 
 def _pair(name: str, other: str, found: Sequence[Verdict]) -> str:
-    parts = []
-    for word in (BETTER, WORSE):
-        mine = [f"{v.column.label} ({v.values()}: {v.amount()})" for v in found if v.word == word]
-        if mine:
-            parts.append(f"{word} in {', '.join(mine)}")
-    same = [f"{v.column.label} ({v.amount()})" for v in found if v.word == SAME]
-    if same:
-        parts.append(f"can't be told apart in {', '.join(same)}")
-    unknown = [f"{v.column.label} ({v.values()})" for v in found if v.word == UNKNOWN]
-    if unknown:
-        parts.append(f"no interval for {', '.join(unknown)}")
+    leads = {BETTER: "better in", WORSE: "worse in", SAME: "can't be told apart in", UNKNOWN: "no interval for"}
+    by_word = {word: [v.told() for v in found if v.word == word] for word in leads}
+    parts = [f"{leads[word]} {', '.join(told)}" for word, told in by_word.items() if told]
     return f"{name} against {other}: {'; '.join(parts)}."
 
 

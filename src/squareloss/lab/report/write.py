@@ -75,9 +75,8 @@ class StudyReport:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Names and values that describe the setting: the header's, and the replications inside a job."""
-        counts = sorted({record.spec["replications"] for record in self.records if "replications" in record.spec})
-        told = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}" if counts else ""
-        return [*self.header.facts, *([("replications", f"{told} in a job")] if told else [])]
+        counts = tables.span(record.spec["replications"] for record in self.records if "replications" in record.spec)
+        return [*self.header.facts, *([("replications", f"{counts} in a job")] if counts else [])]
 
     @property
     def figures(self) -> list[Figure]:
@@ -170,11 +169,9 @@ def _apart(found: Sequence[StudyReport]) -> list[str]:
         "; ".join(f"{name} {value}" for name, value in mine.items() if any(value != other.get(name) for other in facts))
         for mine in facts
     ]
-    alike = [not text or told.count(text) > 1 for text in told]
-    for i in (i for i, unclear in enumerate(alike) if unclear):
-        date = max(record.date for record in found[i].records)
-        told[i] += f"{'; ' * bool(told[i])}those of {date}, by: {found[i].header.command}"
-    return told
+    clear = [bool(text) and told.count(text) == 1 for text in told]
+    runs = [f"those of {max(record.date for record in one.records)}, by: {one.header.command}" for one in found]
+    return [text if alone else "; ".join(filter(None, [text, run])) for text, alone, run in zip(told, clear, runs, strict=True)]
 
 
 def _told(one: StudyReport) -> dict[str, str]:

@@ -195,7 +195,7 @@ def panel(
 ) -> list[Panel]:
     """Means with twice their standard error on logarithmic axes (x plain if exponential), and the bound's slope as dashes.
 
-    They go through the first point, or the last (-1). One panel, or none where there is nothing to draw.
+    The dashes go through the first point, or the last (-1). One panel, or none where there is nothing to draw.
     """
     lines = [_points(series) for series in rows]
     guides = [_guide(line, series.bound, exponential, through) for line, series in zip(lines, rows, strict=True)]
@@ -265,7 +265,7 @@ def series(name: str, records: Sequence[Record], metric: str, bound: float | Non
 
 
 def failing(records: Sequence[Record], most: float = 1.0) -> list[Record]:
-    """Those in which enough replications err for a rate (a tenth, if there are few), but at most such a part of them."""
+    """Those in which `FEW` replications err at least (a tenth, if there are few in all), and at most a share `most` of them."""
     return [
         record
         for record in records

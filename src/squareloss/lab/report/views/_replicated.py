@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from squareloss.lab.report.tables import Entry, Table
 from squareloss.lab.runs.store import Record
 
 NAMES = {"SL": "SL + l2", "CE": "CE + l2", "squentropy": "squentropy + l2", "smoothed": "smoothed CE + l2"}
+PAIR = ("SL", "CE")  # the paper's two losses
 HOLDS, FAILS, OPEN = "holds", "does not hold", "can't be told apart"
 
 
@@ -29,15 +30,16 @@ class Cells:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Cells:
-        """Of the records of a study. A cell goes to the first seed that it lacks or diverged at, so that lists are paired."""
+        """Of the records of a study. A cell ends before the first seed that it lacks or diverged at: so any two stay paired."""
         by_seed: dict[tuple[str, float, str], dict[int, Record]] = defaultdict(dict)
         for record in records:
             spec = record.spec
             change = f"{spec['changed']}={spec[spec['changed']]}" if spec["changed"] else ""
-            by_seed[spec["loss"], spec["mu"], change][record.seed] = record
+            if record.status == "done":
+                by_seed[spec["loss"], spec["mu"], change][record.seed] = record
         seeds = sorted({record.seed for record in records})
-        found = {key: [*itertools.takewhile(_done, map(mine.get, seeds))] for key, mine in by_seed.items()}
-        return cls({key: kept for key, kept in found.items() if kept})  # type: ignore[misc]
+        found = {key: [mine[seed] for seed in takewhile(mine.__contains__, seeds)] for key, mine in by_seed.items()}
+        return cls({key: kept for key, kept in found.items() if kept})
 
     def records(self, loss: str, mu: float, change: str = "") -> Sequence[Record]:
         """Those of one cell. Without a penalty its reading does not matter, so there the main cell serves."""
@@ -100,10 +102,6 @@ class Cells:
     def changes(self) -> list[str]:
         """What cells change, in the order of the study."""
         return list(dict.fromkeys(change for _, _, change in self.found if change))
-
-
-def _done(record: Record | None) -> bool:
-    return record is not None and record.status == "done"
 
 
 def difference(a: Sequence[float], b: Sequence[float]) -> Difference | None:
@@ -258,7 +256,8 @@ def _range(points: Sequence[tuple[float, float]], log: bool, from_zero: bool) ->
         return (0.1 if log else 0.0), 1.0
     if not log:
         low, high = min(m - s for m, s in points), max(m + s for m, s in points)
-        room = 0.05 * (high - min(low, 0.0) if from_zero else high - low) or 0.1
-        return (min(low, 0.0) if from_zero else low - room), high + room
+        low = min(low, 0.0) if from_zero else low
+        room = 0.05 * (high - low) or 0.1
+        return (low if from_zero else low - room), high + room
     least = min([m - s for m, s in points if m - s > 0] + [m / 2 for m, _ in points if m > 0] + [1.0])
     return max(least, 1e-6) / 1.12, max([m + s for m, s in points] + [10 * least]) * 1.12

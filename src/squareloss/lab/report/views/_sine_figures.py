@@ -13,11 +13,10 @@ from squareloss.lab.report.fields import Array, png, shade, unpack
 from squareloss.lab.report.figures import NOTHING, Figure, Panel, legend
 from squareloss.lab.report.statistics import summarise
 from squareloss.lab.report.svg import Plot
-from squareloss.lab.report.views._replicated import NAMES, Cells, by_mu
+from squareloss.lab.report.views._replicated import NAMES, PAIR, Cells, by_mu
 
 COARSE = 41  # lattice points of a stored field in each direction
 BINS, WIDEST = 80, 0.4  # of the stored histogram
-PAIR = ("SL", "CE")
 AT = "At the chosen mu, and at the mu best for L_inf where that is another."
 
 
@@ -31,9 +30,8 @@ Side = tuple[str, float]  # a loss and its mu
 
 def sides(cells: Cells) -> list[Side]:
     """The paper's two losses at their chosen mu, and at the mu best for L_inf where that is another."""
-    found = [(loss, cells.best(loss) or 0.0) for loss in PAIR]
-    found += [(loss, cells.best(loss, key="linf_grid") or 0.0) for loss in PAIR]
-    return list(dict.fromkeys(found))
+    keys = ("validation_error", "linf_grid")
+    return list(dict.fromkeys((loss, cells.best(loss, key=key) or 0.0) for key in keys for loss in PAIR))
 
 
 def told(side: Side) -> str:
@@ -99,7 +97,7 @@ def spreads(cells: Cells) -> Figure:
     rows |= {"smoothed": ("smoothed", ""), "undone": ("smoothed", "also.undone.")}
     panels = []
     for key, label in {"linf_grid": "L_inf calibration error", "l1_grid": "L_1 calibration error"}.items():
-        values = {name: cells.values(loss, cells.best(loss) or 0.0, inside + key) for name, (loss, inside) in rows.items()}
+        values = {name: cells.side(loss, inside + key) for name, (loss, inside) in rows.items()}
         values = {name: mine for name, mine in values.items() if mine}
         ticks = [(float(i), name) for i, name in enumerate(values)]
         high = 1.05 * max(max(mine) for mine in values.values())

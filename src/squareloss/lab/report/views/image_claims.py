@@ -181,13 +181,12 @@ def _orders(ce: Net, sl: Net, found: Sequence[Net]) -> list[Line]:
     lines = []
     full = [(a, b) for a, b in pairs(found) if not sl.full and b.full and (a.line, b.line) == (ce.line, sl.line)]
     for key, text in _COLUMNS.items():
-        theirs = [None if net.stands_in else values().get(net.line, {}).get(key) for net in (ce, sl)]
-        if any(value is None or value.mean is None for value in theirs) or theirs[0] == theirs[1]:
-            continue
+        theirs = [values().get(net.line, {}).get(key) for net in (ce, sl) if not net.stands_in]
+        means = [value.mean for value in theirs if value and value.mean is not None]
         d = paired(sl.by_seed(key), ce.by_seed(key))
-        if d is None or any(_shared(a, b, key) for a, b in full):
+        if len(set(means)) < 2 or d is None or any(_shared(a, b, key) for a, b in full):
             continue
-        up = (theirs[1].mean or 0) > (theirs[0].mean or 0)  # type: ignore[union-attr]
+        up = means[1] > means[0]
         lines.append((_both(ce, sl), f"{text}: SL {'above' if up else 'below'} CE", _difference(d, key), _told(d, up)))
     return lines
 

@@ -65,7 +65,7 @@ class Net:
         return values().get(self.line, {}) if self.full else {}
 
     def by_seed(self, key: str) -> dict[int, float]:
-        """A measure by seed, "ece+temperature" by that reading of probabilities; shares without the dust of 1 - 0.9."""
+        """A measure by seed, "ece+temperature" by that reading of probabilities; rounded, since 1 - 0.9 is not quite 0.1."""
         name, plus, reading = key.partition("+")
         found = {}
         for seed, metrics in self.metrics.items():
@@ -104,7 +104,7 @@ def nets(records: Iterable[Record]) -> list[Net]:
     found: dict[tuple[str, ...], Net] = {}
     for record in {(r.hash, r.seed): r for r in records}.values():
         parts = _CELL.fullmatch(record.cell)
-        if parts is None or record.spec.get("task") != "images":
+        if parts is None:
             continue
         recipe, stands_in, kind = trained(record.spec["recipe"]), substitute(record), parts["kind"]
         full = record.spec["recipe"]["epochs"] == _EPOCHS and not stands_in
@@ -113,7 +113,7 @@ def nets(records: Iterable[Record]) -> list[Net]:
         if record.status == "diverged":
             net.diverged[record.seed] = record.metrics.get("diverged", {})
             continue
-        source = kind.removeprefix("from-")
+        source = kind.removeprefix("from-")  # of transferred examples: its "transfer_2" is kept as "transfer_2_CE"
         metrics = {f"{k}_{source}" if kind != source and "_" in k else k: v for k, v in record.metrics.items()}
         known = net.metrics.setdefault(record.seed, {})
         timings = known.get("timings", {}) | {kind: metrics.pop("timings", {})}

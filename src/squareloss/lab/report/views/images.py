@@ -261,23 +261,17 @@ def _panel(net: Net) -> Panel | None:
 def _compared(found: Sequence[Net], columns: Sequence[Column]) -> list[Net]:
     """All but such as are of the table of codings alone, and but those whose measures one trained as in the paper has all.
 
-    Of networks alike, trained as long on the same data, all stay while one has a measure that is missing: pairs are whole.
     Under `fast`, with batches of one size, the network of Table 1 that the paper trains at batch 128 is named without "-b128".
     """
 
     def measured(net: Net) -> set[str]:
         return {column.key for column in columns if net.by_seed(column.key)}
 
-    def alike(net: Net) -> tuple[str, ...]:
-        return (*net.line.split("-")[:2], net.epochs)
-
     full = {net.line: measured(net) for net in found if net.full and net.metrics}  # one that diverged takes no other's place
-    replaceable = _only(found, lambda net: not net.full and net.line in full)
-    needed = {alike(net) for net in replaceable if not measured(net) <= full[net.line]}
 
     def is_compared(net: Net) -> bool:
         fast = f"{net.line}-b128" in TABLE_1 and not net.recipe.endswith(", 32)")
-        replaced = net in replaceable and alike(net) not in needed
+        replaced = not net.full and net.line in full and measured(net) <= full[net.line]
         return (net.line in TABLE_1 or net.line not in CODINGS or fast) and not replaced
 
     return _only(found, is_compared)

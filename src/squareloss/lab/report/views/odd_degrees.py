@@ -19,9 +19,8 @@ NAMES = {False: "without a bias", True: "with a bias coordinate"}
 
 def view(records: Sequence[Record], header: Header) -> View:
     """Three looks side by side."""
-    classes = by(records, lambda spec: spec["bias"] if spec["look"] == "classes" else None)
-    degrees = by(records, lambda spec: spec["bias"] if spec["look"] == "degrees" else None)
-    networks = by(records, lambda spec: spec["bias"] if spec["look"] == "network" else None)
+    looks = {look: by(found, lambda spec: spec["bias"]) for look, found in by(records, lambda spec: spec["look"]).items()}
+    classes, degrees, networks = (looks.get(look, {}) for look in ("classes", "degrees", "network"))
     ends = {bias: (found[-1].spec["n"], float(np.mean(found[-1].metrics["error"]))) for bias, found in classes.items()}
     told = "; ".join(f"{NAMES[bias]} {100 * error:.3g}% at n = {n}" for bias, (n, error) in ends.items())
     sentences = [

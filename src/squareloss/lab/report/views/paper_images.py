@@ -85,18 +85,17 @@ def values() -> dict[str, dict[str, Value]]:
     """Everything, by the name of a line and the key of a measure."""
     found: dict[str, dict[str, Value]] = {}
     attacks = [f"{kind}_{level}" for kind in ("pgd", "autoattack") for level in LEVELS]
-    for table, keys, runs, marked in (
-        (TABLE_1, ["accuracy", *attacks], REPLICATIONS, False),
-        (NOISE, [f"noise_{std}" for std in STDS], REPLICATIONS, False),
-        (ADVERSARIAL, ["accuracy", "autoattack_8"], None, False),
-        (CODINGS, ["accuracy"], REPLICATIONS, True),
+    for table, keys, unit, runs, marked in (
+        (TABLE_1, ["accuracy", *attacks], 100, REPLICATIONS, False),
+        (NOISE, [f"noise_{std}" for std in STDS], 100, REPLICATIONS, False),
+        (ADVERSARIAL, ["accuracy", "autoattack_8"], 100, None, False),
+        (CODINGS, ["accuracy"], 100, REPLICATIONS, True),
+        (CALIBRATION, ["ece"], 1, REPLICATIONS, False),
     ):
         for name, text in table.items():
-            parts = [_value(part, 100, runs, marked) for part in text.split(" | ")]
-            row = found.setdefault(name, {})
-            row.update({key: row.get(key, part) for key, part in zip(keys, parts, strict=True)})
-    for name, text in CALIBRATION.items():
-        found[name]["ece"] = _value(text, 1, REPLICATIONS, False)
+            row, parts = found.setdefault(name, {}), text.split(" | ")
+            for key, part in zip(keys, parts, strict=True):
+                row.setdefault(key, _value(part, unit, runs, marked))
     return found
 
 

@@ -15,6 +15,7 @@ from squareloss.lab.report.views._replicated import (
     HOLDS,
     NAMES,
     OPEN,
+    PAIR,
     Cells,
     Claim,
     best_mu,
@@ -86,13 +87,13 @@ def claims(cells: Cells) -> list[Claim]:
             lower(f"SL has the smaller mean {name} calibration error", "smaller", *sides),
             steadier(f"SL has the smaller spread of the {name} calibration error", "smaller", *sides),
         ]
-    alike = cells.side("SL", "test_error"), cells.side("CE", "test_error")
-    found += [
-        lower("the misclassification rates are comparable", "0.167, 0.164", *alike, margin=ALIKE),
+    errors = cells.side("SL", "test_error"), cells.side("CE", "test_error")
+    return [
+        *found,
+        lower("the misclassification rates are comparable", "0.167, 0.164", *errors, margin=ALIKE),
         best_mu("the best mu of SL + l2", PAPER_MU["SL"], cells, "SL"),
         best_mu("the best mu of CE + l2", PAPER_MU["CE"], cells, "CE"),
     ]
-    return found
 
 
 def instance(cells: Cells) -> Table:
@@ -205,8 +206,8 @@ def _reading(cells: Cells, change: str, mus: Mapping[str, float | None]) -> list
 def readings(cells: Cells) -> Table:
     """Whether the first claim depends on how the paper is read."""
     others = [c for c in cells.changes() if not c.startswith(("n=", "width="))]
-    rows = [_reading(cells, change, {loss: cells.best(loss, change) for loss in ("SL", "CE")}) for change in ["", *others]]
-    alone = {mu for change in others for mu in cells.mus("SL", change) if len(cells.mus("SL", change)) == 1}
+    rows = [_reading(cells, change, {loss: cells.best(loss, change) for loss in PAIR}) for change in ["", *others]]
+    alone = {mus[0] for change in others if len(mus := cells.mus("SL", change)) == 1}
     rows[1:1] = [_reading(cells, "", {"SL": mu, "CE": mu}) for mu in sorted(alone)]  # like for like
     body = [row for row in rows if row]
     pairs = [f"{name}, SL against CE" for name in ("test error", "L_inf", "L_1")]
@@ -230,7 +231,7 @@ def slopes(cells: Cells) -> Table:
     """How calibration errors fall with the number of points and with the width."""
     whats, keys = {"n": "points n", "width": "width"}, {"linf_grid": "L_inf", "l1_grid": "L_1"}
     body = []
-    for what, loss, key in product(whats, ("SL", "CE"), keys):
+    for what, loss, key in product(whats, PAIR, keys):
         points = cells.curve(loss, what, key)
         if len(points) > 1:
             theory = "-1/10" if (what, loss, key) == ("n", "SL", "linf_grid") else ""
@@ -255,15 +256,14 @@ def _slope_entries(points: Mapping[float, Sequence[float]], theory: str) -> list
 
 def _answer(cells: Cells) -> str:
     told = []
-    for loss in ("SL", "CE"):
-        mu = cells.best(loss) or 0.0
-        linf, error = (float(np.mean(cells.values(loss, mu, key))) for key in ("linf_grid", "test_error"))
-        told.append(f"{NAMES[loss]} is off by at most {linf:.3f} and errs {100 * error:.2f}% (mu = {mu:g})")
+    for loss in PAIR:
+        linf, error = (np.mean(cells.side(loss, key)) for key in ("linf_grid", "test_error"))
+        told.append(f"{NAMES[loss]} is off by at most {linf:.3f} and errs {100 * error:.2f}% (mu = {cells.best(loss):g})")
     return f"Means over replications at the chosen mu: {'; '.join(told)}."
 
 
 def _nearest_answer(cells: Cells) -> str:
-    mus = {loss: cells.best(loss, key="linf_grid") or 0.0 for loss in ("SL", "CE")}
+    mus = {loss: cells.best(loss, key="linf_grid") or 0.0 for loss in PAIR}
     a, b = (cells.values(loss, mu, "linf_grid") for loss, mu in mus.items())
     told = [f"{NAMES[loss]} by {np.mean(values):.3f} (mu = {mus[loss]:g})" for loss, values in zip(mus, (a, b), strict=True)]
     word = {HOLDS: "square loss is nearer", FAILS: "cross-entropy is nearer", OPEN: OPEN}[judged(difference(a, b))]
@@ -271,11 +271,7 @@ def _nearest_answer(cells: Cells) -> str:
 
 
 def _temperature(cells: Cells) -> str:
-    scaled, own, square = (
-        cells.side("CE", "also.temperature.linf_grid"),
-        cells.side("CE", "linf_grid"),
-        cells.side("SL", "linf_grid"),
-    )
+    own, scaled = (cells.side("CE", key) for key in ("linf_grid", "also.temperature.linf_grid"))
     words = {HOLDS: "square loss is still nearer", FAILS: "nearer than square loss", OPEN: "not to be told from square loss"}
-    word = words[judged(difference(square, scaled))]
+    word = words[judged(difference(cells.side("SL", "linf_grid"), scaled))]
     return f"A temperature takes cross-entropy's L_inf error from {np.mean(own):.3f} to {np.mean(scaled):.3f}: {word}."

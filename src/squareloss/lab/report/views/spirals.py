@@ -20,6 +20,7 @@ from squareloss.lab.report.views._replicated import (
     HOLDS,
     NAMES,
     OPEN,
+    PAIR,
     Cells,
     Claim,
     best_mu,
@@ -66,10 +67,9 @@ def view(records: Sequence[Record], header: Header) -> View:
 
 def _sides(cells: Cells) -> dict[str, tuple[str, float]]:
     """The paper's three, and the losses beyond it, at their chosen mu."""
-    found = {NAMES[loss]: (loss, cells.best(loss)) for loss in ("SL", "CE")}
-    found["CE"] = ("CE", 0.0)
-    found |= {NAMES[loss]: (loss, cells.best(loss)) for loss in ("squentropy", "smoothed")}
-    return {name: (loss, mu) for name, (loss, mu) in found.items() if mu is not None and cells.records(loss, mu)}
+    found = [(NAMES[loss], loss, cells.best(loss)) for loss in NAMES]
+    found.insert(2, ("CE", "CE", 0.0))
+    return {name: (loss, mu) for name, loss, mu in found if mu is not None and cells.records(loss, mu)}
 
 
 def _three(cells: Cells) -> dict[str, tuple[str, float]]:
@@ -83,29 +83,29 @@ def _three(cells: Cells) -> dict[str, tuple[str, float]]:
 
 def claims(cells: Cells) -> list[Claim]:
     """The directions of the paper's text."""
-    sides = _sides(cells)
-
-    def get(side: str, key: str) -> list[float]:
-        return cells.values(*sides[side], key) if side in sides else []
-
-    sl, ce, plain = "SL + l2", "CE + l2", "CE"
+    chosen = cells.best("CE") or 0.0
     mu = cells.best("CE", above=0.0) or 0.0  # where no penalty at all is best, the best there is
-    at = "" if mu == sides[ce][1] else f" (at mu = {mu:g})"
-    found = [
-        lower("SL + l2 errs less than CE + l2", "lower", get(sl, "test_error"), get(ce, "test_error")),
-        lower("SL + l2 errs less than CE", "lower", get(sl, "test_error"), get(plain, "test_error")),
-        lower("CE + l2 errs less than CE" + at, "lower", cells.values("CE", mu, "test_error"), get(plain, "test_error")),
-        lower("SL + l2 fits best where data are sparse", "lower", get(sl, "sparse_error"), get(ce, "sparse_error")),
-        higher("SL + l2 has the larger margin to the support", "larger", get(sl, "margin_support"), get(ce, "margin_support")),
-        higher(
-            "SL + l2 has the larger margin to the training points", "larger", get(sl, "margin_train"), get(ce, "margin_train")
-        ),
+    at = "" if mu == chosen else f" (at mu = {mu:g})"
+
+    def both(key: str) -> tuple[list[float], list[float]]:
+        return cells.side("SL", key), cells.side("CE", key)
+
+    def penalised(key: str) -> tuple[list[float], list[float]]:
+        return cells.values("CE", mu, key), cells.values("CE", 0.0, key)
+
+    error, plain = both("test_error"), cells.values("CE", 0.0, "test_error")
+    return [
+        lower("SL + l2 errs less than CE + l2", "lower", *error),
+        lower("SL + l2 errs less than CE", "lower", error[0], plain),
+        lower("CE + l2 errs less than CE" + at, "lower", *penalised("test_error")),
+        lower("SL + l2 fits best where data are sparse", "lower", *both("sparse_error")),
+        higher("SL + l2 has the larger margin to the support", "larger", *both("margin_support")),
+        higher("SL + l2 has the larger margin to the training points", "larger", *both("margin_train")),
         best_mu("the best mu of SL + l2", PAPER_MU["SL"], cells, "SL"),
         best_mu("the best mu of CE + l2", PAPER_MU["CE"], cells, "CE"),
         _fitted(cells),
-        higher("l2 makes the training of CE oscillate" + at, "more", cells.values("CE", mu, "unrest"), get(plain, "unrest")),
+        higher("l2 makes the training of CE oscillate" + at, "more", *penalised("unrest")),
     ]
-    return found
 
 
 def _fitted(cells: Cells) -> Claim:
@@ -150,19 +150,17 @@ def readings(cells: Cells) -> Table:
     """Whether the first claim depends on how the paper is read."""
     body = []
     for change in ["", *cells.changes()]:
-        best = {loss: cells.best(loss, change) for loss in ("SL", "CE")}
-        if best["SL"] is None or best["CE"] is None:
+        mus = [cells.best(loss, change) for loss in PAIR]
+        if None in mus:
             continue
-        values = {loss: cells.values(loss, mu or 0.0, "test_error", change) for loss, mu in best.items()}
-        a, b = values["SL"], values["CE"]
-        verdict = judged(difference(a, b))
-        margins = [cells.values(loss, mu or 0.0, "margin_support", change) for loss, mu in best.items()]
+        a, b = (cells.side(loss, "test_error", change) for loss in PAIR)
+        margins = [cells.side(loss, "margin_support", change) for loss in PAIR]
         penalised = cells.best("CE", change, above=0.0) or 0.0
         unrest = [cells.values("CE", mu, "unrest", change) for mu in (penalised, 0.0)]
-        word = {HOLDS: "SL errs less", FAILS: "CE errs less", OPEN: OPEN}[verdict]
+        word = {HOLDS: "SL errs less", FAILS: "CE errs less", OPEN: OPEN}[judged(difference(a, b))]
         body.append(
             [
-                Entry(change or "ours"), Entry(str(min(len(a), len(b)))), Entry(f"{best['SL']:g}, {best['CE']:g}"),
+                Entry(change or "ours"), Entry(str(min(len(a), len(b)))), Entry(", ".join(f"{mu:g}" for mu in mus)),
                 Entry(spread(a)), Entry(spread(b)), Entry.words(word),
                 Entry(" against ".join(spread(m) for m in margins)), Entry(" against ".join(spread(u, 3) for u in unrest)),
             ]

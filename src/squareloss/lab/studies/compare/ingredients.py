@@ -208,8 +208,13 @@ def _function(name: str) -> Callable[[tuple[int, ...], int], nn.Module]:
     """The function that "package.module:function" names; modules in the working directory are found too."""
     module_name, _, attribute = name.partition(":")
     advice = "expected package.module:function, with the module in the working directory or installed"
-    with _working_directory_on_path(), _blamed(f"could not import {module_name!r} for the model {name!r}", advice):
-        module = importlib.import_module(module_name)
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        with _blamed(f"could not import {module_name!r} for the model {name!r}", advice):
+            module = importlib.import_module(module_name)
+    finally:
+        sys.path.remove(here)
     functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
     found: Callable[[tuple[int, ...], int], nn.Module] = getattr(
         module, choose(f"function of {module_name}", attribute, functions)
@@ -221,16 +226,6 @@ def _source_of(name: str) -> str:
     """A hash of the file that a user's network comes from: other code is another network."""
     file = getattr(sys.modules[_function(name).__module__], "__file__", None)  # None for what is built into Python
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12] if file else ""
-
-
-@contextmanager
-def _working_directory_on_path() -> Iterator[None]:
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
 
 
 def fit_recipe(

@@ -63,18 +63,16 @@ def measure(
         seed: of noise, attacks and bootstrap; the same for all losses, so that they meet the same draws.
         progress: called with the share that is done, now and then.
     """
-    device, preprocess = next(network.parameters()).device, Standardize(data.mean, data.std)
-    preprocess.to(device)
-    network.eval()
-    held = outputs_of(network, data.validation.x, preprocess=preprocess)
-    outputs = outputs_of(network, data.test.x, preprocess=preprocess)
-    labels = data.test.y.to(device)
-    scores, held_labels = loss.link.scores(outputs), data.validation.y.to(device)
+    device = next(network.parameters()).device
+    model = Classifier(network, loss.link, Standardize(data.mean, data.std).to(device)).eval()
+    held, outputs = (outputs_of(network, split.x, preprocess=model.preprocess) for split in (data.validation, data.test))
+    held_labels, labels = (split.y.to(device) for split in (data.validation, data.test))
+    scores = loss.link.scores(outputs)
     temperature, fitted = fit_temperature(loss, held, held_labels)
     softened, bent = (one.transform(scores) for one in (temperature, Asinh().fit(loss.link.scores(held), held_labels)))
     likelihood = softened.double().gather(1, labels[:, None]).squeeze(1).clamp_min(1e-12)
     points = {"accuracy": (loss.link.predict(outputs) == labels).double(), "nll_temperature": -likelihood.log()}
-    curve = _noise(network, loss, preprocess, data, noise, seed)
+    curve = _noise(model, data, noise, seed)
     points |= {f"noise_{std:g}": row for std, row in zip(noise, curve, strict=True)}
     found: Json = {
         **{name: float(values.mean()) for name, values in points.items()},
@@ -90,11 +88,9 @@ def measure(
     }
     chosen = drawn(len(labels), attacked)
     if data.kind == "table":
-        return _merged(found, _distances(network, loss, preprocess, data, chosen, seed))
-    return _merged(found, _attacks(network, loss, preprocess, data, chosen, eps, steps, seed, progress))
-
-
-def _merged(found: Json, more: Json) -> Json:
+        more = _distances(model, data, chosen, seed)
+    else:
+        more = _attacks(model, data, chosen, eps, steps, seed, progress)
     return {**found, **more, "replicates": found["replicates"] | more["replicates"]}
 
 
@@ -110,24 +106,22 @@ def _reading(probabilities: Tensor, labels: Tensor, seed: int) -> Json:
     }
 
 
-def _noise(network: nn.Module, loss: Loss, preprocess: nn.Module, data: Dataset, stds: Sequence[float], seed: int) -> Tensor:
+def _noise(model: Classifier, data: Dataset, stds: Sequence[float], seed: int) -> Tensor:
     """Which test points are right, (S, N), under noise of S sizes in standardised space, where columns vary."""
-    device = next(network.parameters()).device
+    device = next(model.parameters()).device
     generator, labels, free = torch.Generator().manual_seed(seed), data.test.y.to(device), varying(data).to(device)
     correct = torch.zeros(len(stds), len(labels), dtype=torch.float64, device=device)
     for rows in torch.split(torch.arange(len(labels)), 1000):
         noise = torch.randn(len(rows), *data.shape, generator=generator).to(device) * free
-        x = preprocess(floats(data.test.x[rows].to(device)))
+        x = model.preprocess(floats(data.test.x[rows].to(device)))
         for i, std in enumerate(stds):
-            predicted = loss.link.predict(outputs_of(network, x + std * noise))
+            predicted = model.link.predict(outputs_of(model.network, x + std * noise))
             correct[i, rows[0] : rows[-1] + 1] = (predicted == labels[rows[0] : rows[-1] + 1]).double()
     return correct
 
 
 def _attacks(
-    network: nn.Module,
-    loss: Loss,
-    preprocess: nn.Module,
+    model: Classifier,
     data: Dataset,
     rows: Tensor,
     eps: Sequence[float],
@@ -136,9 +130,8 @@ def _attacks(
     progress: Callable[[float], None],
 ) -> Json:
     """Robust accuracy at each radius: under PGD with each loss alone, and in the worst case over those and the suite."""
-    device = next(network.parameters()).device
-    model = Classifier(network, loss.link, preprocess).eval()
-    coding = loss.link if isinstance(loss.link, Coding) else None
+    device = next(model.parameters()).device
+    coding = model.link if isinstance(model.link, Coding) else None
     x, y = floats(data.test.x[rows].to(device)), data.test.y[rows].to(device)
     names = ["ce", "margin"] + ["angle"] * (data.num_classes > 2) + ["residual"] * (coding is not None)
     lost = {name: torch.zeros(len(x), dtype=torch.bool, device=device) for name in [*names, WORST]}
@@ -158,7 +151,7 @@ def _attacks(
         progress((place + 1) / len(eps))
     points = {f"robust_{radius:g}": values for radius, values in zip(sorted(eps), standing[WORST], strict=True)}
     robust = {name: [float(values.mean()) for values in kept] for name, kept in standing.items()}
-    clean = float((loss.link.predict(outputs_of(network, x, preprocess=preprocess)) == y).double().mean())
+    clean = float((model.link.predict(outputs_of(model.network, x, preprocess=model.preprocess)) == y).double().mean())
     return {
         **{name: float(values.mean()) for name, values in points.items()},
         "attacks": {"norm": "linf", "eps": sorted(eps), "points": len(x), "clean": clean, "robust": robust},
@@ -172,11 +165,11 @@ def _quietly(attack: Callable[[], AttackResult]) -> AttackResult:
         return attack()
 
 
-def _distances(network: nn.Module, loss: Loss, preprocess: nn.Module, data: Dataset, rows: Tensor, seed: int) -> Json:
+def _distances(model: Classifier, data: Dataset, rows: Tensor, seed: int) -> Json:
     """The decision margin of a table: the l_2 radius in standardised space at which half of the points are lost."""
-    device = next(network.parameters()).device
-    x, y = preprocess(data.test.x[rows].to(device)), data.test.y[rows].to(device)
-    reach = distances(lambda z: loss.link.scores(network(z)), x, y, free=varying(data).to(device)).cpu().double()
+    device = next(model.parameters()).device
+    x, y = model.preprocess(data.test.x[rows].to(device)), data.test.y[rows].to(device)
+    reach = distances(lambda z: model.link.scores(model.network(z)), x, y, free=varying(data).to(device)).cpu().double()
     levels = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
     quantiles = rounded(torch.quantile(reach, levels, interpolation="lower"))
     return {

@@ -118,7 +118,7 @@ def auroc(higher: Tensor, lower: Tensor) -> float:
     return float((above + upto).double().mean() / (2 * len(lower)))
 
 
-def transfer(net: Trained, source: Trained, settings: Mapping[str, Any], notes: Notes) -> Json:
+def transfer(net: Trained, source: Trained, settings: Mapping[str, Any], seed: int, notes: Notes) -> Json:
     """Accuracy on examples made on another network, at each radius, of the images that both have right."""
     x, y = points(net, settings["points"])
     notes.total = len(settings["levels"])

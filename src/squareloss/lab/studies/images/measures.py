@@ -1,7 +1,7 @@
 """What is measured of a trained network: accuracy, calibration by several readings, noise, PGD by loss, worst case, AutoAttack.
 
-Each measure is a function of the network, its settings (the "measure" of the cell's spec), the seed, and notes, which keep what
-is done if the machine is taken away in the middle. Shares are of the test images, between 0 and 1.
+Each measure is a function of the networks it needs, its settings (the "measure" of the cell's spec), the seed, and notes, which
+keep what is done if the machine is taken away in the middle. Shares are of the test images, between 0 and 1.
 """
 
 from __future__ import annotations
@@ -161,9 +161,7 @@ def under_pgd(net: Trained, settings: Mapping[str, Any], seed: int, notes: Notes
     for level in settings["levels"]:
         broken = torch.zeros(len(y), dtype=torch.bool)
         for name in names:
-            attack = partial(
-                pgd, net.model, x, y, level / 255, loss=name, steps=settings["steps"], coding=coding, seed=seed
-            )  # fmt: skip
+            attack = partial(pgd, net.model, x, y, level / 255, loss=name, steps=settings["steps"], coding=coding, seed=seed)
             one = notes.once(f"{name} {level}", partial(_record, attack))
             found[f"pgd_{name}_{level}"] = one["robust"]
             found["timings"][name] = round(found["timings"][name] + one["seconds"], 3)
@@ -256,12 +254,7 @@ def _record(attack: Callable[[], AttackResult]) -> Json:
     """What is noted of an attack: the share that stands, the passes, and in hexadecimal which broke, and which by APGD's CE."""
     result = _quietly(attack)
     by_ce, broken = torch.tensor([name == "apgd-ce" for name in result.attack]), result.broken.cpu()
-    return {
-        "robust": result.robust_accuracy,
-        "passes": result.passes,
-        "broken": _packed(broken),
-        "by_ce": _packed(by_ce),
-    }
+    return {"robust": result.robust_accuracy, "passes": result.passes, "broken": _packed(broken), "by_ce": _packed(by_ce)}
 
 
 def _quietly(attack: Callable[[], AttackResult]) -> AttackResult:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from squareloss.attacks import Prepared
 from squareloss.codings import Coding
 from squareloss.lab.report.header import Column
 from squareloss.lab.report.views.paper_images import paper_cells
 from squareloss.lab.runs import Cell, Context, Job, Result
+from squareloss.lab.studies.common import Json
 from squareloss.lab.studies.images import beyond, measures
 from squareloss.lab.studies.images.costs import trained_part
 from squareloss.lab.studies.images.measures import Notes
@@ -22,10 +22,11 @@ from squareloss.lab.studies.images.networks import OnEpoch, Trained, Wanted, exi
 from squareloss.lab.studies.images.plan import KINDS, SCALES, Line, cells_of, make_loss
 from squareloss.lab.training.loop import Epoch
 
-MEASURES = {
+MEASURES: dict[str, Callable[..., Json]] = {
     "clean": measures.clean,
     "readings": measures.more_readings,
     "beyond": beyond.collapse_and_outside,
+    "transfer": beyond.transfer,
     "worst": measures.under_worst_case,
     "pgd": measures.under_pgd,
     "autoattack": measures.under_autoattack,
@@ -98,7 +99,7 @@ class ImageStudy:
         jobs = sorted(jobs, key=lambda job: job.seed)  # stable: whole seeds first, lines in their order
         needed = {one.key: one for job in jobs for one in wanted(job)}
         for job in jobs:
-            if job.cell.spec["measure"]["kind"] == "clean" and _measured(job, context).exists():
+            if _kind(job) == "clean" and _measured(job, context).exists():
                 forget(wanted(job)[0], context)  # it is to be done again, from the start
         ready, take = set[str](), shelf(context)
         for chunk in self._chunks(list(needed.values()), context):
@@ -107,9 +108,9 @@ class ImageStudy:
             ready |= {one.key for one in chunk}
             now = [job for job in jobs if ready.issuperset(one.key for one in wanted(job))]
             jobs = [job for job in jobs if job not in now]
-            for job in sorted(now, key=lambda job: KINDS.index(job.cell.spec["measure"]["kind"])):
+            for job in sorted(now, key=lambda job: KINDS.index(_kind(job))):
                 yield _measure(job, context, take, trains=job.key in trains)
-                if job.cell.spec["measure"]["kind"] == "clean":
+                if _kind(job) == "clean":
                     _measured(job, context).touch()
 
     def _chunks(self, networks: Sequence[Wanted], context: Context) -> list[Sequence[Wanted]]:
@@ -117,7 +118,13 @@ class ImageStudy:
         most = self.together if context.device.startswith("cuda") else 1
         there = [one for one in networks if exists(one, context)]
         missing = [one for one in networks if one not in there]
-        return [*filter(None, [there]), *(missing[i : i + most] for i in range(0, len(missing), most))]
+        chunks: list[Sequence[Wanted]] = [missing[i : i + most] for i in range(0, len(missing), most)]
+        return [there, *chunks] if there else chunks
+
+
+def _kind(job: Job) -> str:
+    """Which measure a job is: one of `KINDS`."""
+    return str(job.cell.spec["measure"]["kind"])
 
 
 def _measured(job: Job, context: Context) -> Path:
@@ -145,7 +152,7 @@ def _measure(job: Job, context: Context, take: Callable[[Wanted], tuple[Trained,
     """One job on a network that is there; `trains` if its training was a part of the job."""
     settings, taken = job.cell.spec["measure"], [take(one) for one in wanted(job)]
     nets, (_, prepared) = [net for net, _ in taken], taken[0]
-    kind, began = settings["kind"], time.perf_counter()
+    kind, began = _kind(job), time.perf_counter()
     trained = sum(net.facts["seconds"] for net in nets) if kind == "clean" else 0.0
     lost = next((net for net in nets if net.facts["diverged"]), None)
     if lost is not None:
@@ -153,11 +160,5 @@ def _measure(job: Job, context: Context, take: Callable[[Wanted], tuple[Trained,
     begun = trained_part(job.cell.spec) if trains else 0.0
     notes = Notes(context.scratch(job), lambda share: context.report(job, begun + (1 - begun) * share, 1.0))
     with prepared:
-        found = _found(kind, nets, settings, job.seed, notes) | {"weights": nets[0].mark}
+        found = MEASURES[kind](*nets, settings, job.seed, notes) | {"weights": nets[0].mark}
     return Result(job, found, seconds=trained + time.perf_counter() - began)
-
-
-def _found(kind: str, nets: Sequence[Trained], settings: Mapping[str, Any], seed: int, notes: Notes) -> dict[str, Any]:
-    if kind == "transfer":
-        return beyond.transfer(nets[0], nets[1], settings, notes)
-    return MEASURES[kind](nets[0], settings, seed, notes)

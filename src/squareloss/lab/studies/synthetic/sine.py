@@ -92,7 +92,7 @@ class Sine:
     def cells(self, scale: str) -> list[Cell]:
         """Every loss and mu; the paper's two losses under other readings, with other numbers of points and other widths."""
         size = SIZES[scale]
-        found = [self._cell(scale, loss, mu, size.replications) for loss in LOSSES for mu in size.mus]
+        found = [self._cell(scale, loss, mu, size.replications, {}) for loss in LOSSES for mu in size.mus]
         readings = [{"reading": reading} for reading in READINGS if reading != self.reading]
         for other in [*readings, *read_otherwise(self.penalty, self.lr)]:
             mus = [mu for mu in size.mus if mu] if "penalty" in other else [BEST]  # the reading changes what mu means
@@ -100,8 +100,8 @@ class Sine:
         slopes = [{"n": n} for n in size.ns] + [{"width": width} for width in size.widths]
         return found + [self._cell(scale, loss, BEST, size.fewest, other) for other in slopes for loss in PAIR]
 
-    def _cell(self, scale: str, loss: str, mu: float, replications: int, other: Mapping[str, Any] | None = None) -> Cell:
-        size, other = SIZES[scale], other or {}
+    def _cell(self, scale: str, loss: str, mu: float, replications: int, other: Mapping[str, Any]) -> Cell:
+        size = SIZES[scale]
         spec: dict[str, Any] = {
             "task": "sine", "loss": loss, "mu": mu, "reading": self.reading, "penalty": self.penalty, "lr": self.lr,
             "n": size.n, "width": size.width, "steps": size.steps, "replications": replications, "held_out": size.held_out,

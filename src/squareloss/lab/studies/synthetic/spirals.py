@@ -80,14 +80,14 @@ class Spirals:
     def cells(self, scale: str) -> list[Cell]:
         """Every loss and mu, and both of the paper's losses under each other reading."""
         size = SIZES[scale]
-        found = [self._cell(scale, loss, mu, size.replications) for loss in LOSSES for mu in size.mus]
+        found = [self._cell(scale, loss, mu, size.replications, {}) for loss in LOSSES for mu in size.mus]
         for other in read_otherwise(self.penalty, self.lr):
             mus = [mu for mu in size.mus if mu or "lr" in other]  # without a penalty its reading does not matter
             found += [self._cell(scale, loss, mu, size.few, other) for loss in DRAWN for mu in mus]
         return found
 
-    def _cell(self, scale: str, loss: str, mu: float, replications: int, other: Mapping[str, Any] | None = None) -> Cell:
-        size, other = SIZES[scale], other or {}
+    def _cell(self, scale: str, loss: str, mu: float, replications: int, other: Mapping[str, Any]) -> Cell:
+        size = SIZES[scale]
         spec = {
             "task": "spirals", "loss": loss, "mu": mu, "penalty": self.penalty, "lr": self.lr, **other, "n": 200,
             "width": size.width, "steps": size.steps, "replications": replications, "held_out": size.held_out,

@@ -48,6 +48,7 @@ def measure(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
 
 
 def _lift(spec: Mapping[str, Any], x: Tensor) -> Tensor:
+    """The points with a bias coordinate, if the spec asks for one."""
     return with_bias(x) if spec["bias"] else x
 
 
@@ -56,7 +57,7 @@ def _classes(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
     arcs, n = Arcs(3, spec["gap"]), spec["n"]
     x, y = arcs.sample(spec["replications"], n, work.generator(n))
     points, label = arcs.grid()
-    fit = ridge(x, y, 1 / n, points, work.device, lift=lambda z: _lift(spec, z), progress=work.progress)
+    fit = ridge(_lift(spec, x), y, 1 / n, _lift(spec, points), work.device, progress=work.progress)
     return {"error": rounded((fit.outputs * label <= 0).double().mean(1))}
 
 
@@ -67,7 +68,8 @@ def _degrees(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
     grid = torch.arange(1000, dtype=torch.float64) * (2 * math.pi / 1000)
     degree = torch.arange(1, 7, dtype=torch.float64)
     y = (angle.unsqueeze(2) * degree).cos()  # (R, n, 6)
-    fit = ridge(circle_points(angle), y, 1e-3, circle_points(grid), work.device, lift=lambda z: _lift(spec, z))
+    x, test = (_lift(spec, circle_points(where)) for where in (angle, grid))
+    fit = ridge(x, y, 1e-3, test, work.device)
     error = (fit.outputs - (grid.unsqueeze(1) * degree).cos()).square().mean(1) * 2
     return {"relative": rounded(error.sqrt().T)}
 
@@ -77,11 +79,7 @@ def _network(spec: Mapping[str, Any], work: Work) -> dict[str, Any]:
     arcs, count = Arcs(3, spec["gap"]), spec["replications"]
     x, y = arcs.sample(count, spec["n"], work.generator(spec["n"], 3))
     points, label = arcs.grid()
-    x, y, points = (
-        _lift(spec, x.to(work.device)).float(),
-        y.to(work.device).float(),
-        _lift(spec, points.to(work.device)).float(),
-    )
+    x, y, points = (t.to(work.device).float() for t in (_lift(spec, x), y, _lift(spec, points)))
     seeds = [seed_of(work.seed, 6, i) for i in range(count)]
     networks = draw(seeds, spec["width"], x.shape[2], antisymmetric=True, dtype=torch.float32, device=work.device)
     rate = safe_rate(gram(x.double()), spec["mu"])

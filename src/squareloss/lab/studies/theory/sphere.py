@@ -110,7 +110,6 @@ def ridge(
     test: Tensor,
     device: str,
     *,
-    lift: Callable[[Tensor], Tensor] | None = None,
     progress: Callable[[float], None] = lambda part: None,
 ) -> Fit:
     """min sum_i |y_i - f(x_i)|^2 + mu |f|^2 over the RKHS of h, exactly, for each replication; back on the CPU.
@@ -121,19 +120,16 @@ def ridge(
         mu: the penalty; 0 interpolates.
         test: (N, d) for all, or (R, N, d).
         device: where.
-        lift: a map of points to another sphere, such as one with a bias coordinate.
         progress: called with the part done.
     """
-    lift = lift or (lambda points: points)
     wide = y if y.ndim == 3 else y.unsqueeze(2)
     found, norms = [], []
     n, count = x.shape[1], test.shape[-2]
     for part in parts(len(x), n * (2 * n + count), device):
-        points = lift(x[part].to(device))
-        goal = wide[part].to(device)
-        chosen = lift((test if test.ndim == 2 else test[part]).to(device))
+        points = x[part].to(device)
+        chosen = (test if test.ndim == 2 else test[part]).to(device)
         matrix = gram(points)
-        weights = solve(matrix, goal, mu)
+        weights = solve(matrix, wide[part].to(device), mu)
         norms.append((weights * (matrix @ weights)).sum((1, 2)).cpu())
         found.append((gram(chosen.expand(len(points), -1, -1), points) @ weights).cpu())
         progress(part.stop / len(x))
