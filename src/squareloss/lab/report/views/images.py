@@ -141,8 +141,8 @@ def summary(found: Sequence[Net]) -> Table:
         Column("ece+renormalised", "ECE, eta clipped and renormalised"),
         Column("ece+temperature", "ECE, after a temperature"),
         Column("ece+asinh", "ECE, by Asinh"),
-        _percent("pgd_2", "left by PGD-100 at 2/255, %"),
-        _percent("autoattack_2", "left by AutoAttack at 2/255, %"),
+        _percent("pgd_2", "accuracy under PGD-100 at 2/255, %"),
+        _percent("autoattack_2", "accuracy under AutoAttack at 2/255, %"),
     ]
     mine = _only(found, lambda net: net.line in ("resnet18-cifar10-CE", "resnet18-cifar10-SL"))
     caption = (
