@@ -101,6 +101,7 @@ def target(t: Tensor, f: Tensor, num_classes: int, ignore_index: int) -> None:
 def _soft_target(t: Tensor, f: Tensor, rest: tuple[int, ...], dense: tuple[int, ...], ignore_index: int) -> None:
     if t.shape != dense:
         hint = "class indices must be integers: labels.long()" if t.shape == rest else "one probability per class"
+        hint += ", or class indices: labels.squeeze(-1).long()" if t.shape == (*rest, 1) else ""
         raise (TypeError if t.shape == rest else ValueError)(
             f"expected soft targets of shape {dense} for outputs {tuple(f.shape)}, "
             f"got {t.dtype} of shape {tuple(t.shape)}; {hint}"
