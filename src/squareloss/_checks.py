@@ -118,6 +118,8 @@ def _hint(t: Tensor, f: Tensor, rest: tuple[int, ...]) -> str:
         return "; use labels.squeeze(-1)"
     if f.ndim == 1 and t.shape == f.shape:
         return "; for one output per sample, use outputs.unsqueeze(1)"
+    if f.ndim > 2 and t.shape == f.shape[:-1]:
+        return "; the classes go on axis 1: outputs.movedim(-1, 1)"
     return "; for one-hot rows, use labels.float() or labels.argmax(1)" if t.shape == f.shape else ""
 
 
