@@ -58,7 +58,7 @@ def test_torchscript_can_be_attacked(net, points):
         assert torch.equal(attacks.pgd(model, *points, 0.1, steps=2).broken, expected.broken)
 
 
-def test_what_is_said_after_an_interruption_has_a_line_of_its_own(net, points, capsys):
+def test_what_is_said_after_an_interruption_has_a_line_of_its_own(net, points, capsys, monkeypatch):
     def loss(scores, labels):
         if "\r" in (said := capsys.readouterr().err):
             before.append(said)
@@ -66,6 +66,7 @@ def test_what_is_said_after_an_interruption_has_a_line_of_its_own(net, points, c
         return nn.functional.cross_entropy(scores, labels, reduction="none")
 
     before: list[str] = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with pytest.raises(KeyboardInterrupt):
         attacks.pgd(net, *points, 0.1, loss=loss, progress=True)
     assert not before[0].endswith("\n")

@@ -37,7 +37,7 @@ def _rows(data, part):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_table_in_both_formats(tmp_path, suffix):
-    columns = _columns(member=np.arange(N) % 3 == 0, count=np.arange(N))
+    columns = _columns(member=np.arange(N) % 3 == 0, count=2 * np.arange(N))
     data = load(_write(tmp_path / f"people{suffix}", columns), "label")
     assert (data.name, data.kind, data.classes) == ("people", "table", ("no", "yes"))
     assert data.features == ("age", "colour=blue", "colour=green", "colour=red", "member=false", "member=true", "count")
@@ -49,7 +49,7 @@ def test_table_in_both_formats(tmp_path, suffix):
         for k, colour in enumerate(["blue", "green", "red"]):
             assert (split.x[:, 1 + k].numpy() == (columns["colour"][rows] == colour)).all()
         assert (split.x[:, 5].numpy() == columns["member"][rows]).all()
-        assert (split.x[:, 6].numpy() == rows).all()
+        assert (split.x[:, 6].numpy() == 2 * rows).all()
         assert [data.classes[k] for k in split.y] == columns["label"][rows].tolist()
     torch.testing.assert_close(data.mean, data.train.x.mean(0))
     assert data.notes == ()
@@ -90,7 +90,7 @@ def test_categories_unseen_in_training_are_zeros_and_the_width_is_that_of_every_
 
 def test_empty_fields_of_a_csv_are_missing(tmp_path):
     path = tmp_path / "d.csv"
-    rows = [f"{i},{'' if i == 3 else 'a' if i % 3 else 'b'},{'' if i == 4 else i / 2},{i % 2}" for i in range(N)]
+    rows = [f"{3 * i},{'' if i == 3 else 'a' if i % 3 else 'b'},{'' if i == 4 else i / 2},{i % 2}" for i in range(N)]
     path.write_text("\n".join(["id,kind,size,y", *rows]))
     data = load(path, "y")
     assert data.features == ("id", "kind=a", "kind=b", "size")
@@ -112,7 +112,7 @@ def test_line_breaks_in_quotes_wherever_they_fall(tmp_path):
 
 def _csv(path, name, values):
     """Two plain columns and one of these texts."""
-    rows = [f'{i},"{value}",{i % 2}' for i, value in enumerate(values)]
+    rows = [f'{3 * i},"{value}",{i % 2}' for i, value in enumerate(values)]
     path.write_text("\n".join([f"id,{name},y", *rows]))
     return path
 
@@ -162,7 +162,7 @@ def test_all_numbers_in_a_dress_are_refused(tmp_path):
 
 
 def test_a_class_that_looks_like_a_missing_value_is_named(tmp_path):
-    path = _write(tmp_path / "a.parquet", {"x": np.arange(N), "y": [("yes", "no", "?")[i % 3] for i in range(N)]})
+    path = _write(tmp_path / "a.parquet", {"x": np.arange(N) / 2, "y": [("yes", "no", "?")[i % 3] for i in range(N)]})
     data = load(path, "y")
     assert data.classes == ("?", "no", "yes")
     assert data.notes == ("class '?' looks like a missing value; if it is one, drop its rows",)
@@ -235,7 +235,7 @@ def test_row_numbers_of_a_csv_are_left_out(tmp_path, name, rows):
 @pytest.mark.parametrize(("names", "cells"), [(",", ","), (",,", ",,"), (",", ", "), (",Unnamed: 3", ",")])
 def test_empty_columns_without_a_name_are_left_out(tmp_path, names, cells):
     path = tmp_path / "d.csv"
-    path.write_text(f"a,b,y{names}\n" + "".join(f"{i},{i % 7},{i % 2}{cells}\n" for i in range(N)))
+    path.write_text(f"a,b,y{names}\n" + "".join(f"{3 * i},{i % 7},{i % 2}{cells}\n" for i in range(N)))
     data = load(path, "y")
     assert data.features == ("a", "b")
     left_out = "neither a name nor a value, as spreadsheets write them, left out"
@@ -259,6 +259,13 @@ def test_columns_without_a_name_that_may_mean_something_are_not_left_out(tmp_pat
 def test_a_column_without_a_name_that_numbers_no_rows_is_kept(tmp_path, values):
     data = load(_write(tmp_path / "d.csv", {"": values, **_columns()}), "label")
     assert data.features[0].partition("=")[0] == "" and data.notes == ()
+
+
+def test_row_numbers_under_a_name_are_told(tmp_path):
+    ids = np.random.default_rng(0).permutation(N) + 1
+    others = {"even": 2 * ids, "twice": np.arange(N) // 2, "gap": np.where(ids == N, N + 5, ids), "length": ids + 0.5}
+    (note,) = load(_write(tmp_path / "people.csv", _columns(id=ids, **others)), "label").notes
+    assert note.startswith("column 'id': every whole number from 1 to 40, once each")
 
 
 @pytest.mark.parametrize("values", [np.arange(N) % 2 == 1, np.arange(N) % 2 + 5, (np.arange(N) % 2).astype(float)])

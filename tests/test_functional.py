@@ -209,6 +209,8 @@ BAD = [
         r"expected class indices of shape \(2,\) for outputs \(2, 3\), got \(3,\)",
     ),
     (torch.zeros(2, 3), torch.tensor([[0], [1]]), ValueError, r"got \(2, 1\); use labels.squeeze\(-1\)"),
+    (torch.zeros(2, 4, 3), torch.zeros(2, 4, dtype=torch.long), ValueError, r"axis 1: outputs.movedim\(-1, 1\)"),
+    (torch.zeros(2, 3), torch.ones(2, 1), ValueError, r"or class indices: labels.squeeze\(-1\).long\(\)"),
     (torch.zeros(2, 3), torch.eye(3, dtype=torch.int64)[:2], ValueError, r"one-hot rows, use labels.float\(\)"),
     (
         torch.zeros(2, 3),

@@ -41,6 +41,16 @@ def test_bars_and_gaps_are_the_table(predictions):
     assert len(too_shy) + len(too_confident) == int(filled.sum())
 
 
+def test_no_share_is_cut_off(predictions):
+    named, labels = predictions
+    for order in (("sharp", "flat"), ("flat", "sharp")):
+        figure = plots.reliability_diagram({name: named[name] for name in order}, labels)
+        for axes in figure.axes[2:]:
+            bottom, top = axes.get_ylim()
+            assert bottom == 0
+            assert top > max(bar.get_height() for bar in axes.containers[0])
+
+
 def test_overall_lines(predictions):
     named, labels = predictions
     figure = plots.reliability_diagram(named["sharp"], labels)

@@ -211,7 +211,7 @@ def test_weights_count_in_the_probability_map():
     assert abs(weighted.slope - repeated.slope) < 0.2 * abs(unweighted.slope - repeated.slope)
 
 
-@pytest.mark.parametrize(("pace", "left"), [(1, "19 s"), (60, "19 min")])  # seconds a pass, and twenty passes are usual
+@pytest.mark.parametrize(("pace", "left"), [(5, "2 min"), (60, "19 min")])  # seconds a pass, and twenty passes are usual
 def test_the_probability_map_shows_progress_with_an_estimate(capsys, monkeypatch, pace, left):
     clock = count(0, pace)
     monkeypatch.setattr("squareloss._progress.time.monotonic", lambda: next(clock))

@@ -270,6 +270,12 @@ def test_unknown_formats_and_empty_folders(filled, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(StoreError, match="expected results in .*empty, found none"):
         write(tmp_path / "empty")
+    with pytest.raises(StoreError, match="found none; pass one of .*out$"):
+        write(filled[0].folder.parent)
+
+
+def test_markdown_says_what_was_cut(filled):
+    assert "- Cut to save time: 3 of 5 seeds.\n" in write(filled[0].folder, "md").read_text()
 
 
 def test_a_damaged_result_is_left_out_and_named(filled):

@@ -189,6 +189,17 @@ def test_cautions_are_found_in_the_numbers(tmp_path):
     assert "upper bounds" in said
 
 
+def test_what_is_open_is_a_list_and_smoke_is_said_to_be_smoke(filled):
+    store, header = filled
+    rows = rows_of(store.records(), header)
+    alike = [replace(row, metrics=rows[0].metrics) for row in rows]
+    assert in_short(alike, replace(header, columns=COLUMNS[:3]))[0].endswith(
+        ": no difference that can be told in accuracy, ECE or Brier score."
+    )
+    said = {scale: cautions(rows, replace(header, facts=[("scale", scale)])) for scale in ("smoke", "paper")}
+    assert said["smoke"] == ["Scale smoke shows that everything runs; its numbers say nothing of the paper.", *said["paper"]]
+
+
 @pytest.mark.parametrize(("lr", "told"), [(0.03, True), (0.1, False), (0.3, True)])
 def test_either_end_of_the_grid_is_told(tmp_path, lr, told):
     store = Store(tmp_path)

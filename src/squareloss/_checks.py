@@ -117,6 +117,7 @@ def target(t: Tensor, f: Tensor, num_classes: int, ignore_index: int) -> None:
 def _soft_target(t: Tensor, f: Tensor, rest: tuple[int, ...], dense: tuple[int, ...], ignore_index: int) -> None:
     if t.shape != dense:
         hint = "class indices must be integers: labels.long()" if t.shape == rest else "one probability per class"
+        hint += ", or class indices: labels.squeeze(-1).long()" if t.shape == (*rest, 1) else ""
         raise (TypeError if t.shape == rest else ValueError)(
             f"expected soft targets of shape {dense} for outputs {tuple(f.shape)}, "
             f"got {t.dtype} of shape {tuple(t.shape)}; {hint}"
@@ -133,6 +134,8 @@ def _hint(t: Tensor, f: Tensor, rest: tuple[int, ...]) -> str:
         return "; use labels.squeeze(-1)"
     if f.ndim == 1 and t.shape == f.shape:
         return "; for one output per sample, use outputs.unsqueeze(1)"
+    if f.ndim > 2 and t.shape == f.shape[:-1]:
+        return "; the classes go on axis 1: outputs.movedim(-1, 1)"
     return "; for one-hot rows, use labels.float() or labels.argmax(1)" if t.shape == f.shape else ""
 
 

@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 from torch import Tensor
 
-from squareloss._progress import duration
+from squareloss._progress import duration, every, put
 from squareloss._selection import COLUMNS
 
 Array = NDArray[Any]
@@ -217,14 +217,14 @@ def indices(classes: Array, column: Array) -> NDArray[np.int64]:
 
 def watch(blocks: Iterable[Any], total: int | None, what: str, *, verbose: bool) -> Iterator[Any]:
     """Pass blocks (x, ...) through, with a line on stderr that says how far and how long still."""
-    begin, done, shown = time.perf_counter(), 0, 0.0
+    begin, done, shown, width = time.perf_counter(), 0, 0.0, 0
     for block in blocks:
         yield block
         done += len(block[0])
         passed = time.perf_counter() - begin
-        if verbose and passed - shown > 0.5:
+        if verbose and passed - shown > every():
             shown = passed
             rest = "" if total is None else f" of {total:,}, {duration(passed * max(total - done, 0) / done)} left"
-            print(f"\r{what}: {done:,} samples{rest}   ", end="", file=sys.stderr, flush=True)
-    if verbose and shown:
+            width = put(f"{what}: {done:,} samples{rest}", width)
+    if width:
         print(file=sys.stderr)

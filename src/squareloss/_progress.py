@@ -6,28 +6,40 @@ import sys
 import time
 
 
+def every() -> float:
+    """Seconds between two lines: a terminal's is written over the one before, in a file all of them stay."""
+    return 0.5 if sys.stderr.isatty() else 5.0
+
+
+def put(line: str, width: int) -> int:
+    """Write a line, in a terminal over the one before, of this width; returns the width to write over next, or to end."""
+    terminal = sys.stderr.isatty()
+    sys.stderr.write("\r" + line.ljust(width) if terminal else line + "\n")
+    sys.stderr.flush()
+    return len(line) if terminal else 0
+
+
 class Line:
-    """Called with the fraction done; rewrites its line twice a second at most, and is silent unless `show`."""
+    """Called with the fraction done; writes a line now and then, and is silent unless `show`."""
 
     def __init__(self, what: str, show: bool) -> None:
         self.what, self.show = what, show
         self.began = time.monotonic()
         self.last = self.began
-        self.written = False
+        self.width = 0
 
     def __call__(self, fraction: float, note: str = "") -> None:
         """So much of the work is done."""
         now = time.monotonic()
-        if not self.show or now - self.last < 0.5:
+        if not self.show or now - self.last < every():
             return
-        self.last, self.written = now, True
+        self.last = now
         left = (now - self.began) * (1 - fraction) / fraction if fraction > 0 else 0.0
-        sys.stderr.write(f"\r{self.what}: {fraction:4.0%}{note}, {duration(left)} left    ")
-        sys.stderr.flush()
+        self.width = put(f"{self.what}: {fraction:4.0%}{note}, {duration(left)} left", self.width)
 
     def close(self) -> None:
         """End the line, if there was one."""
-        if self.written:
+        if self.width:
             sys.stderr.write("\n")
 
 

@@ -8,14 +8,14 @@ import time
 
 from torch import Tensor
 
-from squareloss._progress import duration
+from squareloss._progress import duration, every, put
 
 _KEEP = 0.995  # of what was measured, with each step: the rate is that of the last two hundred or so
 _STEEPEST = 0.5  # power of the passes that points are expected to fall by, at most: most of those that break do so early
 
 
 class Progress:
-    """Rewrites one line at most twice a second; off unless `show`."""
+    """Writes a line now and then, in a terminal always the same one; off unless `show`."""
 
     def __init__(self, show: bool) -> None:
         self.show = show
@@ -35,18 +35,18 @@ class Progress:
         self._clock = now
         if before is not None:
             self._work, self._seconds = _KEEP * self._work + work, _KEEP * self._seconds + now - before
-        return self.show and now - self._last >= 0.5
+        return self.show and now - self._last >= every()
 
     def tell(self, text: str, left: float) -> None:
         """Write the line; so much work is expected to come."""
         self._last = time.monotonic()
         rest = f", about {duration(self._seconds / self._work * left)} left" if self._work else ""
-        self._write(f"{text}, {duration(self._last - self.began)}{rest}")
+        self._width = put(f"{text}, {duration(self._last - self.began)}{rest}", self._width)
 
     def close(self, text: str) -> None:
         """The last words."""
         if self.show:
-            self._write(text)
+            self._width = put(text, self._width)
             self.end_line()
 
     def end_line(self) -> None:
@@ -54,11 +54,6 @@ class Progress:
         if self._width:
             sys.stderr.write("\n")
             self._width = 0
-
-    def _write(self, line: str) -> None:
-        sys.stderr.write("\r" + line.ljust(self._width))
-        sys.stderr.flush()
-        self._width = len(line)
 
 
 def to_come(fell: Tensor, since: float, seen: float, whole: float) -> float:

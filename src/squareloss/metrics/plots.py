@@ -117,7 +117,6 @@ def _histogram(axes: Axes, table: Reliability) -> None:
     axes.bar(left, share, 1 / len(share), align="edge", color=GREY, linewidth=0, alpha=0.5)
     axes.axvline(_mean(table, table.accuracy), **ACCURACY)
     axes.axvline(_mean(table, table.confidence), **CONFIDENCE)
-    axes.set(ylim=(0, None))
 
 
 def _title(name: str, table: Reliability, outside: float) -> str:

@@ -173,10 +173,27 @@ def _encode(column: Any, name: str, train: npt.NDArray[np.int64], path: Path) ->
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         if pa.types.is_integer(kind):
             check_told_apart(column.drop_null().to_numpy(), what)  # before float64 rounds them
-        return _numeric(column.cast(pa.float64(), safe=False).to_numpy(), name, train, what)
+        encoded = _numeric(column.cast(pa.float64(), safe=False).to_numpy(), name, train, what)
+        return encoded._replace(notes=[*encoded.notes, *_counted(column, name)])
     hint = "save the file as UTF-8" if pa.types.is_binary(kind) else "convert it to numbers or text, or drop it"
     hint = _NO_DATE if pa.types.is_temporal(kind) else hint
     raise ValueError(f"{what}: expected numbers, text or booleans, got {kind}; {hint}")
+
+
+def _counted(column: Any, name: str) -> list[str]:
+    """What to say of a column that may well number the rows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_integer(column.type) or column.null_count:
+        return []
+    low, high = pc.min_max(column).as_py().values()
+    if not len(pc.unique(column)) == len(column) == high - low + 1:
+        return []
+    return [
+        f"column {name!r}: every whole number from {low} to {high}, once each; if these number the rows, drop it: "
+        "in a file that is sorted they tell the class"
+    ]
 
 
 def _numeric(values: npt.NDArray[np.float64], name: str, train: npt.NDArray[np.int64], what: str) -> Encoded:

@@ -160,13 +160,18 @@ def _tally(found: Sequence[Verdict]) -> str:
     open_ = [v.column.label for v in found if v.word in (SAME, UNKNOWN)]
     if open_:
         many = f"the other {len(open_)} measures" if parts else f"any of the {len(open_)} measures"
-        parts.append(f"no difference that can be told in {many if len(open_) > 3 else ' or '.join(open_)}")
+        parts.append(f"no difference that can be told in {many if len(open_) > 3 else _either(open_)}")
     return "; ".join(parts)
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def cautions(rows: Sequence[Row], header: Header) -> list[str]:
     """What must be said beside the numbers, found in the numbers."""
-    lines: list[str] = []
+    smoke = ("scale", "smoke") in header.facts
+    lines = ["Scale smoke shows that everything runs; its numbers say nothing of the paper."] if smoke else []
     seen: set[str] = set()
     for row in rows:
         lines += _cautions_of_reading(row)

@@ -120,9 +120,9 @@ def gather(folder: str | Path) -> list[StudyReport]:
     store = Store(folder, create=False)
     found = [one for study in store.studies() for one in _settings(study, store)]
     if not found:
-        raise StoreError(
-            f"expected results in {folder}, found none; run `squareloss compare` or `reproduce` with --out {folder}"
-        )
+        inside = sorted(str(path) for path in Path(folder).iterdir() if path.is_dir() and Store(path, create=False).studies())
+        hint = f"pass one of {', '.join(inside)}" if inside else f"run `squareloss compare` or `reproduce` with --out {folder}"
+        raise StoreError(f"expected results in {folder}, found none; {hint}")
     return found
 
 
@@ -214,7 +214,8 @@ def markdown(reports: Sequence[StudyReport]) -> str:
     for report in reports:
         told = [f"# {report.header.title}", "", *([f"Settings: {report.settings}", ""] if report.settings else [])]
         told += [report.losses, ""] if report.losses else []
-        told += [f"- {line}" for line in [*report.in_short, *report.cautions]] + [""]
+        cut = [f"Cut to save time: {'; '.join(report.header.cut)}."] if report.header.cut else []
+        told += [f"- {line}" for line in [*report.in_short, *cut, *report.cautions]] + [""]
         lines += map(_no_html, told)
         for table in report.tables:
             lines += [_no_html(f"## {table.heading}"), "", *markdown_table(table)]
