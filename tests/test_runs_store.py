@@ -321,8 +321,11 @@ def test_an_artefact_is_adopted_where_there_are_no_links(tmp_path, monkeypatch):
     def unsupported(source, target):
         raise OSError(errno.EPERM, "no links here")
 
+    synced = []
     monkeypatch.setattr(os, "link", unsupported)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
     test_adopting_a_result_of_another_study(tmp_path)
+    assert synced.count(len(b"abc")) == 2, "the artefact and its copy, before the records that name them"
 
 
 def test_folders_that_are_not_there(tmp_path):
