@@ -78,9 +78,10 @@ class Leases:
         mine = self.held.pop(key, None)
         if mine is not None and self._ours(mine):
             # the void ones below go first: were ours gone before them, it could be made again by someone who saw them long ago
-            for path in sorted(self._all(key), key=_number):
-                if _number(path) <= _number(mine):
-                    path.unlink(missing_ok=True)
+            with suppress(OSError):  # a disk that refuses: void when this process ends
+                for path in sorted(self._all(key), key=_number):
+                    if _number(path) <= _number(mine):
+                        path.unlink(missing_ok=True)
 
     def mine(self, key: str) -> bool:
         """Whether a lease is still ours: a machine that slept longer than `expiry` may have lost it."""
