@@ -1,9 +1,12 @@
 """Engines and chunks of work: where tasks run, on which device, and what comes back in order."""
 
+import multiprocessing
 import os
+import pickle
 import signal
 import time
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -70,6 +73,31 @@ def test_warnings_of_workers_are_one_line_each(capfd):
         engine.submit(engines_module.Task(0, "a column \x1b[2J"))
         wait_for_the_end(engine, events)
     assert capfd.readouterr().err == "squareloss: a column \\x1b[2J\n"
+
+
+@pytest.mark.parametrize("told_by", ["pipe", "sentinel", "both"])
+def test_a_worker_that_dies_is_heard_to_the_end_and_its_task_is_lost(told_by):
+    """Before it reads its task, without closing its pipe (a process of its own may have it), or just before it gets a task."""
+    events, (ours, theirs), (silent, _held) = [], multiprocessing.Pipe(), multiprocessing.Pipe()
+    worker = object.__new__(engines_module._Worker)
+    worker.pipe, worker.task, worker.begun, worker.closed = ours, None, False, False
+    sentinel = silent if told_by == "pipe" else ours
+    worker.process = SimpleNamespace(
+        sentinel=os.dup(sentinel.fileno()), exitcode=-9, is_alive=lambda: True, join=lambda *_: None
+    )
+    worker.process.kill = lambda: setattr(worker.process, "is_alive", lambda: False)
+    engine = engines_module.Processes(doubled, events.append, "cpu", workers=1)
+    engine._workers[0] = worker
+    theirs.send_bytes(pickle.dumps(("yielded", 1)))
+    if told_by == "both":
+        theirs.close()
+    engine.submit(engines_module.Task(7, None))
+    if told_by == "pipe":
+        theirs.close()
+    engine.poll(0)
+    os.close(worker.process.sentinel)
+    assert events == [(7, "yielded", 1), (7, "lost", "its process was killed by SIGKILL: perhaps the system ran out of memory")]
+    assert engine.free() and not engine.busy() and not worker.process.is_alive()
 
 
 def wait_for_the_end(engine, events):
