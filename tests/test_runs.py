@@ -1,5 +1,6 @@
 """Running studies: what is done is not redone, what fails takes nothing with it, and however a run ends, the next goes on."""
 
+import os
 import shutil
 import signal
 import sys
@@ -293,6 +294,16 @@ def test_ctrl_c_leaves_what_is_finished_and_no_lease(toy, tmp_path):
     assert [r.cell for r in Store(tmp_path / "r").records()] == ["cell0", "cell1"]
     assert list((tmp_path / "r" / ".leases").iterdir()) == []
     assert execute(toy(), "smoke", [0], tmp_path / "r").new == 2
+
+
+def test_a_lease_is_held_until_the_engine_has_stopped(toy, tmp_path, monkeypatch):
+    """A worker that still saves its checkpoint must not meet whoever gets the job next."""
+    held = []
+    monkeypatch.setattr(engines_module.Local, "__exit__", lambda *_: held.extend(os.listdir(tmp_path / "r" / ".leases")))
+    study = toy(cells_=2, tricks=(("cell1", "interrupt"),))
+    with pytest.raises(KeyboardInterrupt):
+        execute(study, "smoke", [0], tmp_path / "r")
+    assert held == [f"{Job(study.cells('smoke')[1], 0).key}.0"] and list((tmp_path / "r" / ".leases").iterdir()) == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that were open just then

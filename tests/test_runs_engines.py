@@ -1,6 +1,8 @@
 """Engines and chunks of work: where tasks run, on which device, and what comes back in order."""
 
+import multiprocessing
 import os
+import pickle
 import signal
 import time
 import warnings
@@ -70,6 +72,69 @@ def test_warnings_of_workers_are_one_line_each(capfd):
         engine.submit(engines_module.Task(0, "a column \x1b[2J"))
         wait_for_the_end(engine, events)
     assert capfd.readouterr().err == "squareloss: a column \\x1b[2J\n"
+
+
+class PlayedProcess:
+    """A process that ends when it is waited for, unless it `stays`; what is done to it is noted."""
+
+    exitcode = -9
+
+    def __init__(self, number, noted, stays=False, sentinel=None):
+        self.pid, self.noted, self.stays, self.sentinel, self.alive = number, noted, stays, sentinel, True
+
+    def is_alive(self):
+        return self.alive
+
+    def join(self, timeout=None):
+        assert timeout is None or timeout <= engines_module._GRACE
+        self.noted.append(("join", self.pid))
+        self.alive = self.alive and self.stays
+
+    def kill(self):
+        self.noted.append(("kill", self.pid))
+        self.alive = False
+
+
+def played_worker(pipe, process):
+    worker = object.__new__(engines_module._Worker)
+    worker.pipe, worker.process, worker.task, worker.begun, worker.closed = pipe, process, None, False, False
+    return worker
+
+
+@pytest.mark.parametrize("told_by", ["pipe", "sentinel", "both"])
+def test_a_worker_that_dies_is_heard_to_the_end_and_its_task_is_lost(told_by):
+    """Before it reads its task, without closing its pipe (a process of its own may have it), or just before it gets a task."""
+    events, noted, (ours, theirs), (silent, _held) = [], [], multiprocessing.Pipe(), multiprocessing.Pipe()
+    sentinel = os.dup((silent if told_by == "pipe" else ours).fileno())
+    engine = engines_module.Processes(doubled, events.append, "cpu", workers=1)
+    engine._workers[0] = played_worker(ours, PlayedProcess(0, noted, stays=True, sentinel=sentinel))
+    theirs.send_bytes(pickle.dumps(("yielded", 1)))
+    if told_by == "both":
+        theirs.close()
+    engine.submit(engines_module.Task(7, None))
+    if told_by == "pipe":
+        theirs.close()
+    engine.poll(0)
+    os.close(sentinel)
+    assert events == [(7, "yielded", 1), (7, "lost", "its process was killed by SIGKILL: perhaps the system ran out of memory")]
+    assert engine.free() and not engine.busy() and ("kill", 0) in noted
+
+
+def test_leaving_tells_all_workers_to_stop_then_waits_for_each_and_ends_what_stays(monkeypatch):
+    noted = []
+    monkeypatch.setattr(os, "kill", lambda pid, sign: noted.append((sign.name, pid)))
+    with engines_module.Processes(doubled, print, "cpu", workers=3) as engine:
+        for number, begun in enumerate((True, True, False, None)):
+            pipe, _ = multiprocessing.Pipe()
+            worker = engine._workers[number] = played_worker(pipe, PlayedProcess(number, noted, stays=number == 1))
+            worker.begun, worker.task = begun, None if begun is None else engines_module.Task(number, None)
+    saving = [
+        ("SIGINT", 0),
+        ("SIGINT", 1),
+        ("kill", 2),
+    ]  # one that has not begun has nothing to save, nor has one without a task
+    assert noted == [*saving, ("join", 0), ("join", 1), ("kill", 1), ("join", 1), ("join", 2), ("join", 3)]
+    assert engine._workers == {} and worker.pipe.closed
 
 
 def wait_for_the_end(engine, events):

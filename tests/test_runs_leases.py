@@ -121,6 +121,17 @@ def test_silence_ends_a_lease_that_cannot_be_looked_up(tmp_path, changes):
         assert leases.acquire("job")
 
 
+def test_silence_ends_a_lease_though_a_clock_was_set_back(tmp_path, monkeypatch):
+    path, ahead, now = forge(tmp_path / "l", "job", place=["elsewhere"]), time.time() + 5000, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with Leases(tmp_path / "l", expiry=60.0) as leases:
+        for now[0], touched in ((0.0, ahead), (50.0, ahead), (70.0, ahead + 10), (129.0, ahead + 10)):
+            os.utime(path, (touched, touched))
+            assert not leases.acquire("job")
+        now[0] = 131.0
+        assert leases.acquire("job")
+
+
 @pytest.mark.parametrize("text", ["", '{"tok', "[1]"])
 def test_a_lease_that_was_cut_short_counts_until_it_is_old(tmp_path, text):
     path = forge(tmp_path / "l", "job")
@@ -274,6 +285,16 @@ def test_a_disk_that_refuses_is_told_and_nothing_is_left(tmp_path, monkeypatch):
             patch.setattr(Path, "touch", failing(errno.EROFS))
             with pytest.raises(StoreError, match="could not write .*: the file system is read-only"):
                 leases.acquire("job")
+
+
+def test_a_lease_that_a_disk_does_not_let_go_is_void_when_its_process_ends(tmp_path, monkeypatch):
+    void = [forge(tmp_path / "l", "job", pid=dead_pid()), tmp_path / "l" / "job.1"]
+    with monkeypatch.context() as patch, Leases(tmp_path / "l") as leases:
+        assert leases.acquire("job")
+        patch.setattr(Path, "unlink", failing(errno.EROFS))
+        leases.release("job")
+        assert not leases.mine("job")
+    assert sorted((tmp_path / "l").iterdir()) == void, "and the error that came before is the one that is told"
 
 
 class Turns:

@@ -144,6 +144,22 @@ def test_nothing_is_waited_for_when_all_was_done_meanwhile(planned, naps):
     assert made.listener.said == [("finished", "cell0/seed0", "done elsewhere")] and naps[1] == [] and made.new == 0
 
 
+def test_what_was_done_until_the_lease_was_got_is_not_done_again(planned, monkeypatch):
+    made, jobs, ours, _ = planned(cells_=1)
+    acquire, engine = ours.acquire, Played(made)
+    monkeypatch.setattr(ours, "acquire", lambda key: made.store.write("toy", Result(jobs[0], {})) and acquire(key))
+    made.run(jobs, engine, ours)
+    assert engine.seen == [] and made.listener.said == [("finished", "cell0/seed0", "done elsewhere")]
+
+
+def test_a_lease_is_given_back_when_the_result_is_written(planned, monkeypatch):
+    made, jobs, ours, _ = planned(cells_=1)
+    write, held = made.store.write, []
+    monkeypatch.setattr(made.store, "write", lambda *result: held.append(ours.mine(jobs[0].key)) or write(*result))
+    made.run(jobs, Played(made), ours)
+    assert held == [True] and not ours.mine(jobs[0].key)
+
+
 def test_what_another_process_has_is_not_looked_at_with_every_event(planned, naps, monkeypatch):
     made, jobs, ours, theirs = planned(cells_=6)
     theirs.acquire(jobs[0].key)

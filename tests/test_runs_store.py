@@ -167,11 +167,18 @@ def test_artefacts_are_not_taken_for_records_nor_lost_to_them(tmp_path):
 
 def test_what_took_long_is_on_the_disk_before_it_counts(tmp_path, monkeypatch):
     synced, store = [], Store(tmp_path)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    path = store.write("study", Result(JOB, {}, seconds=0.05))
+    path.unlink()
+
+    def sync(descriptor):
+        synced.append((os.fstat(descriptor).st_size, [file.name for file in path.parent.glob("[!.]*")]))
+
+    monkeypatch.setattr(os, "fsync", sync)
     store.write("study", Result(JOB, {}, seconds=0.05))
     assert not synced
-    path = store.write("study", Result(JOB, {}, seconds=0.2, artefacts={"log.txt": b"abc"}))
-    assert synced == [3, path.stat().st_size]  # the artefact and the record, all of them
+    path.unlink()
+    store.write("study", Result(JOB, {}, seconds=0.2, artefacts={"log.txt": b"abc"}))
+    assert synced == [(3, []), (path.stat().st_size, ["seed0.log.txt"])]  # all of the artefact, and then of the record
     path = store.write_log("study", JOB, "why it failed")
     assert path.read_text() == "why it failed"
 
@@ -189,6 +196,7 @@ def test_a_write_that_fails_leaves_the_old_result_and_no_litter(tmp_path, monkey
     store = Store(tmp_path)
     path = store.write("s", Result(JOB, {"x": 1}))
     before = path.read_bytes()
+    (store.scratch / JOB.key).mkdir(parents=True)
     monkeypatch.setattr(store_module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(StoreError, match="the disk is full.*Results written before are intact"):
         store.write("s", Result(JOB, {"x": 2}))
@@ -197,10 +205,25 @@ def test_a_write_that_fails_leaves_the_old_result_and_no_litter(tmp_path, monkey
     with pytest.raises(StoreError, match="could not write .*seed0.json: the disk is full"):
         store.adopt("t", JOB, store.read("s", JOB))
     assert path.read_bytes() == before and os.listdir(path.parent) == ["seed0.json"]
-    assert os.listdir(store.path("t", JOB).parent) == []
+    assert os.listdir(store.path("t", JOB).parent) == [] and (store.scratch / JOB.key).exists(), "to go on from"
     monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(StoreError, match="the disk is full"):
         store.write("s", Result(JOB, {"x": 2}))
+
+
+def test_two_writes_of_one_file_do_not_meet_and_ctrl_c_leaves_nothing_of_one(tmp_path, monkeypatch):
+    def meanwhile(descriptor):
+        monkeypatch.setattr(os, "fsync", stopped)
+        store_module.write_atomically(tmp_path / "file", b"other", sync=False)
+
+    def stopped(descriptor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    store_module.write_atomically(tmp_path / "file", b"one")
+    with pytest.raises(KeyboardInterrupt):
+        store_module.write_atomically(tmp_path / "file", b"two")
+    assert (tmp_path / "file").read_bytes() == b"one" and os.listdir(tmp_path) == ["file"]
 
 
 def test_an_error_is_explained_once_and_in_its_own_words_if_there_are_no_better_ones():
@@ -298,6 +321,7 @@ def test_two_processes_may_adopt_one_result_at_once(tmp_path, monkeypatch):
     found = store.find_elsewhere("second", twin)
 
     def slow(source, target):
+        assert not store.done("second", twin), "a record that is there is complete"
         monkeypatch.setattr(os, "link", link)
         store.adopt("second", twin, found)  # what the other process does meanwhile
         link(source, target)
@@ -321,8 +345,11 @@ def test_an_artefact_is_adopted_where_there_are_no_links(tmp_path, monkeypatch):
     def unsupported(source, target):
         raise OSError(errno.EPERM, "no links here")
 
+    synced = []
     monkeypatch.setattr(os, "link", unsupported)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
     test_adopting_a_result_of_another_study(tmp_path)
+    assert synced.count(len(b"abc")) == 2, "the artefact and its copy, before the records that name them"
 
 
 def test_folders_that_are_not_there(tmp_path):

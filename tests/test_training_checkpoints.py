@@ -206,6 +206,13 @@ def test_two_processes_that_save_at_once_do_not_take_each_others_file(tmp_path, 
     assert checkpoint.load(path, "x")[0]["a"] == 1 and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    path, synced = tmp_path / "run.safetensors", []
+    monkeypatch.setattr(os, "fsync", lambda opened: synced.append((os.fstat(opened).st_ino, path.exists())))
+    checkpoint.save(path, {"a": torch.zeros(1)}, {"fingerprint": "x"})
+    assert synced == [(path.stat().st_ino, False)]
+
+
 def test_checkpoints_can_be_read_by_whom_the_umask_lets(tmp_path):
     path, plain = tmp_path / "run.safetensors", tmp_path / "plain"
     loop.train(run(path=path))

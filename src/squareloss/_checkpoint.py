@@ -55,6 +55,8 @@ def replace_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, 
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write_tensors(temporary, {name: _copy(tensor) for name, tensor in tensors.items()}, metadata)
+        with temporary.open("r+b") as file:
+            os.fsync(file.fileno())  # or a loss of power could leave the name without the content
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

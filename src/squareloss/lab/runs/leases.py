@@ -2,8 +2,9 @@
 
 A lease is a small file, made with O_EXCL, that names its holder; while the holder lives, a thread touches it every few seconds.
 A lease is void if its holder is known to be dead (same machine, no such process) or has been silent for long (any other
-machine). Then it is taken over, and two processes that try this at once must not both succeed. So nothing is renamed or
-overwritten: files are numbered, the highest number counts, and lease n is taken over by making file n + 1, again with O_EXCL.
+machine): by the time of its file, or, should a clock have been set back, by ours since we first saw that time. Then it is taken
+over, and two processes that try this at once must not both succeed. So nothing is renamed or overwritten: files are numbered,
+the highest number counts, and lease n is taken over by making file n + 1, again with O_EXCL.
 
     .leases/<job key>.0    held by a process that was killed
     .leases/<job key>.1    took over
@@ -15,6 +16,7 @@ import json
 import os
 import platform
 import threading
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +41,7 @@ class Leases:
         self.folder, self.heartbeat, self.expiry = folder, heartbeat, expiry
         self.held: dict[str, Path] = {}
         self._me = {"token": uuid.uuid4().hex, **_identity()}
+        self._seen: dict[Path, tuple[float, float]] = {}  # of other machines: touched when, and since when we see that
         self._stop = threading.Event()
 
     def __enter__(self) -> Leases:
@@ -78,9 +81,10 @@ class Leases:
         mine = self.held.pop(key, None)
         if mine is not None and self._ours(mine):
             # the void ones below go first: were ours gone before them, it could be made again by someone who saw them long ago
-            for path in sorted(self._all(key), key=_number):
-                if _number(path) <= _number(mine):
-                    path.unlink(missing_ok=True)
+            with suppress(OSError):  # a disk that refuses: void when this process ends
+                for path in sorted(self._all(key), key=_number):
+                    if _number(path) <= _number(mine):
+                        path.unlink(missing_ok=True)
 
     def mine(self, key: str) -> bool:
         """Whether a lease is still ours: a machine that slept longer than `expiry` may have lost it."""
@@ -108,9 +112,13 @@ class Leases:
         if content.get("place") == self._me["place"] and content.get("start") is not None:
             return bool(content["start"] == _process_start(content.get("pid")))
         try:
-            return self._now() - path.stat().st_mtime < self.expiry
+            touched, here = path.stat().st_mtime, time.monotonic()
         except FileNotFoundError:
             return False
+        before, since = self._seen.get(path, (touched, here))
+        since = since if before == touched else here
+        self._seen[path] = touched, since
+        return max(self._now() - touched, here - since) < self.expiry
 
     def _now(self) -> float:
         """The time by the clock of the file system, which may differ from this machine's: that of a file touched now."""

@@ -312,7 +312,7 @@ def _link(source: Path, target: Path) -> None:
         except FileNotFoundError:
             return
         except OSError:
-            shutil.copyfile(source, temporary)
+            return write_atomically(target, source.read_bytes())
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)  # where both are links to one file already, replacing leaves it
