@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from squareloss import SquareLoss, _estimator_options, metrics
-from squareloss.lab import names
+from squareloss import SquareLoss, _checks, _estimator_options, metrics
 from squareloss.lab.data import load
 from squareloss.lab.data.dataset import Dataset, Split
 from squareloss.lab.studies.compare import ingredients, measure
@@ -28,11 +27,11 @@ def test_unknown_names_come_with_the_list_and_the_nearest():
         ingredients.split_losses("ce+temprature")
     with pytest.raises(ValueError, match="did you mean 'resnet18'"):
         ingredients.network_spec("resnet_18", load("digits"))
-    assert names.choose("x", "a", ["a"]) == "a"
+    assert _checks.choose("x", "a", ["a"]) == "a"
     with pytest.raises(ValueError, match="Available: none$"):
-        names.choose("study", "zzz", [])
+        _checks.choose("study", "zzz", [])
     with pytest.raises(ValueError, match=r"Unknown study 3\. Available: a"):
-        names.choose("study", 3, ["a"])
+        _checks.choose("study", 3, ["a"])
 
 
 def test_splits_depend_on_the_seed_alone_and_cover_the_data(tmp_path):

@@ -353,7 +353,7 @@ def _end(failed: int) -> None:
 
 def main() -> None:
     """Run the program; what the user can mend is one line on stderr and status 1, not a traceback."""
-    from squareloss.lab.names import harmless, plain_warnings
+    from squareloss.lab.plain import harmless, plain_warnings
 
     plain_warnings()
     for stream in (sys.stdout, sys.stderr):

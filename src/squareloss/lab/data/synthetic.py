@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from squareloss.lab.names import choose
+from squareloss._checks import choose
 
 READINGS = ("affine", "clipped", "absolute", "half")
 

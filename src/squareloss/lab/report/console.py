@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Column
 from rich.table import Table as RichTable
 
-from squareloss.lab.names import harmless
+from squareloss.lab.plain import harmless
 from squareloss.lab.report import tables
 from squareloss.lab.report.header import Header
 from squareloss.lab.report.rows import columns_of, one_per_cell

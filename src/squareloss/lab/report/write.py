@@ -15,7 +15,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from squareloss.lab.names import choose, harmless
+from squareloss._checks import choose
+from squareloss.lab.plain import harmless
 from squareloss.lab.report import tables, words
 from squareloss.lab.report.figures import Figure, figures
 from squareloss.lab.report.header import Header, read

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from squareloss.lab.names import plain_warnings
+from squareloss.lab.plain import plain_warnings
 from squareloss.lab.runs import facts
 
 Report = Callable[[Any], None]

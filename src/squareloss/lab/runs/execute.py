@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from squareloss.lab.names import choose
+from squareloss._checks import choose
 from squareloss.lab.runs.engines import Engine, Event, Local, Processes, Work, default_workers
 from squareloss.lab.runs.interrupts import sigterm_as_interrupt
 from squareloss.lab.runs.leases import Leases

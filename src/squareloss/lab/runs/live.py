@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from squareloss._progress import duration
-from squareloss.lab.names import harmless
+from squareloss.lab.plain import harmless
 from squareloss.lab.runs.study import Job
 
 _EVERY = 5.0  # seconds between two lines

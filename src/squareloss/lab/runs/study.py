@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from squareloss.lab.names import choose
+from squareloss._checks import choose
 
 SCALES = ("smoke", "laptop", "paper")
 STATUSES = ("done", "diverged")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from squareloss.lab.names import choose
+from squareloss._checks import choose
 from squareloss.lab.runs import Study
 
 _FOLDERS = {

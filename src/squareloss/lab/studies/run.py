@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from squareloss._checks import choose
 from squareloss.lab import report
-from squareloss.lab.names import choose, harmless
+from squareloss.lab.plain import harmless
 from squareloss.lab.report import console as terminal
 from squareloss.lab.report.header import Header, read
 from squareloss.lab.report.words import nothing_trained

@@ -19,11 +19,11 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from squareloss import models
+from squareloss._checks import choose
 from squareloss.codings import OneHot, scaled_one_hot
 from squareloss.lab.data import NAMES, Dataset, load
 from squareloss.lab.data.dataset import SplitPlan, assemble
 from squareloss.lab.data.images import SUFFIXES
-from squareloss.lab.names import choose
 from squareloss.lab.report.words import READINGS
 from squareloss.lab.training.recipes import RECIPES, Recipe
 from squareloss.losses import CrossEntropy, Focal, Loss, SoftmaxBrier, SquareLoss, Squentropy

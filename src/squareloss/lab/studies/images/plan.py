@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from squareloss._checks import choose
 from squareloss.codings import OneHot, Simplex
-from squareloss.lab.names import choose
 from squareloss.lab.report.views.paper_images import LEVELS, STDS
 from squareloss.lab.runs import Cell
 from squareloss.lab.studies.images.costs import measuring, training

@@ -21,10 +21,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from squareloss._checks import positive
+from squareloss._checks import choose, positive
 from squareloss.lab.data.replications import Splits, sine_split
 from squareloss.lab.data.synthetic import READINGS, sine_eta
-from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack
 from squareloss.lab.report.views._sine_figures import BINS, COARSE, WIDEST
 from squareloss.lab.runs import Cell, Context, Job, Result

@@ -21,9 +21,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from squareloss._checks import positive
+from squareloss._checks import choose, positive
 from squareloss.lab.data.replications import Splits, spirals_split
-from squareloss.lab.names import choose
 from squareloss.lab.report.fields import pack_lines
 from squareloss.lab.report.views.spirals import REACH
 from squareloss.lab.runs import Cell, Context, Job, Result

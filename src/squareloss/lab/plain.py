@@ -1,11 +1,9 @@
-"""Names that people type, chosen as everywhere; and text of strangers, made harmless."""
+"""Text of strangers, made harmless, and warnings as one line each."""
 
 from __future__ import annotations
 
 import re
 import warnings
-
-from squareloss._checks import choose as choose
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
 
