@@ -264,18 +264,28 @@ def report(
         typer.echo(path)
 
 
+Attacks = Annotated[
+    str,
+    typer.Option(
+        help="pgd-LOSS and apgd-LOSS (LOSS such as ce, margin, angle), apgd-t, fab-t, square, autoattack, worst_case; with "
+        "@eta behind it, an attack sees the estimated probabilities instead of the scores."
+    ),
+]
+SplitSeed = Annotated[
+    int,
+    typer.Option(
+        help="Draws a fifth of the data as test images, where they have no test set of their own: the seed that the "
+        "classifier's training images were drawn with, or it is attacked on some of those."
+    ),
+]
+
+
 @app.command()
 def attack(
     directory: Annotated[Path, typer.Argument(help="A folder that Classifier.save wrote.", metavar="DIR")],
     data: Annotated[str, typer.Option(help="Images to attack: digits, cifar10, cifar100, an .npz or a folder.")] = "cifar10",
     eps: Annotated[str, typer.Option(help="Radii for images in [0, 1], as numbers or fractions.")] = "2/255,4/255,8/255",
-    attacks: Annotated[
-        str,
-        typer.Option(
-            help="pgd-LOSS and apgd-LOSS (LOSS such as ce, margin, angle), apgd-t, fab-t, square, autoattack, worst_case; with "
-            "@eta behind it, an attack sees the estimated probabilities instead of the scores."
-        ),
-    ] = "pgd-ce,autoattack,worst_case",
+    attacks: Attacks = "pgd-ce,autoattack,worst_case",
     norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
     model: Annotated[
         str | None,
@@ -289,13 +299,7 @@ def attack(
     points: Annotated[int | None, typer.Option(help="Test images to attack. Default: all.", show_default=False)] = None,
     device: Device = "auto",
     seed: Annotated[int, typer.Option(help="Of the attacks: their random starts and squares.")] = 0,
-    split_seed: Annotated[
-        int,
-        typer.Option(
-            help="Draws a fifth of the data as test images, where they have no test set of their own: the seed that the "
-            "classifier's training images were drawn with, or it is attacked on some of those."
-        ),
-    ] = 0,
+    split_seed: SplitSeed = 0,
     every: Annotated[
         bool, typer.Option("--all", help="Attack all images of such data: the classifier was trained on none of them.")
     ] = False,
