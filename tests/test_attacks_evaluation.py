@@ -73,6 +73,24 @@ def test_gaussian_noise_is_added_where_it_says(net):
             attacks.gaussian_noise(net, x, y, **{name: 0})
 
 
+def test_accuracy_under_noise_is_the_normal_distribution_of_the_margin():
+    """Of a linear model; the noise of each channel is as wide as it is said to be, and new in every draw."""
+    slope, width = torch.tensor([[1.0, -2.0, 0.5], [0.2, 0.1, -0.3]]), torch.tensor([0.1, 2.0])  # two channels of three pixels
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 2)).eval()
+    model[1].weight.data = torch.stack([slope.flatten(), torch.zeros(6)])
+    model[1].bias.data = torch.tensor([0.3 - float(slope.sum()) / 2, 0.0])
+    x, y = torch.full((3000, 2, 3), 0.5), torch.zeros(3000, dtype=torch.long)
+    for channel_std, spread in ((width, (slope * width[:, None]).norm()), (None, slope.norm())):
+        result = attacks.gaussian_noise(model, x, y, (0.3, 1.5), channel_std=channel_std, draws=3)
+        expected = [float(torch.special.ndtr(0.3 / (std * spread))) for std in (0.3, 1.5)]
+        assert result.accuracy == pytest.approx(expected, abs=0.02)
+        one, two, three = result.correct[1].double()
+        for a, b in ((one, two), (two, three), (three, one)):
+            assert float((a * b).mean()) == pytest.approx(expected[1] ** 2, abs=0.04)
+    again, other = (attacks.gaussian_noise(model, x, y, 1.5, seed=seed, batch_size=999) for seed in (0, 1))
+    assert torch.equal(again.correct[0, 0], result.correct[1, 0]) and not torch.equal(other.correct, again.correct)
+
+
 def test_a_table_of_attacks(net, points):
     x, y = points
     table = attacks.evaluate(net, x, y, [0.05, 0.15], attacks=["pgd-residual", "apgd-margin", "apgd-angle"], batch_size=60)

@@ -117,8 +117,12 @@ def test_a_finished_file_is_read_and_a_strange_one_refused(net, points, tmp_path
     first = attacks.pgd(net, x, y, 0.1, steps=3, save=file)
     again = attacks.pgd(net, x, y, 0.1, steps=3, save=file)
     assert torch.equal(first.x_adv, again.x_adv)
-    with pytest.raises(ValueError, match="other points or other settings"):
-        attacks.pgd(net, x, y, 0.2, steps=3, save=file)
+    for changes in (
+        {"eps": 0.2}, {"steps": 4}, {"step_size": 0.05}, {"loss": "margin"}, {"restarts": 2}, {"norm": "l2"}, {"seed": 1},
+        {"precision": "bfloat16"}, {"parity": True}, {"y": (y + 1) % 10}, {"x": 1 - x},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="other points or other settings"):
+            attacks.pgd(net, **{"x": x, "y": y, "eps": 0.1, "steps": 3, "save": file, **changes})
     with pytest.raises(ValueError, match="saved with another model"):
         attacks.pgd(trained("normal"), x, y, 0.1, steps=3, save=file)
     aimed = tmp_path / "aimed.safetensors"
@@ -130,6 +134,24 @@ def test_a_finished_file_is_read_and_a_strange_one_refused(net, points, tmp_path
         attacks.pgd(net, x, y, 0.1, steps=3, save=file)
 
 
+def test_the_seconds_of_an_evaluation_are_those_of_all_its_sessions(net, points, tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(RUN.time, "monotonic", lambda: clock.now)
+
+    def slow(scores, labels):
+        clock.now += 100
+        if clock.now == 400 and stops:
+            raise KeyboardInterrupt
+        return attacks.losses.ce(scores, labels)
+
+    run = lambda: attacks.pgd(net, *points, 0.1, steps=5, loss=slow, save=tmp_path / "run.safetensors", batch_size=60)
+    stops = True
+    with pytest.raises(KeyboardInterrupt):  # in the third step: what was saved last are 300 s, of the start and two steps
+        run()
+    stops, clock.now = False, 10_000
+    assert run().seconds == 600
+
+
 def test_a_save_that_fails_leaves_nothing_half_written(net, points, tmp_path, monkeypatch):
     def full(path, tensors, metadata):
         path.write_bytes(b"half")
@@ -139,6 +161,43 @@ def test_a_save_that_fails_leaves_nothing_half_written(net, points, tmp_path, mo
     with pytest.raises(OSError, match="no space left"):
         attacks.pgd(net, *points, 0.1, steps=3, save=tmp_path / "run.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+# who takes part
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A round that brings the margin of each point to a share of the clean one, and says whom it was for."""
+
+    shares: tuple[float, ...]
+    bar: float
+    told: list[list[int]]
+    steps: ClassVar[int] = 1
+    attack: ClassVar[str] = "lowering"
+    loss: ClassVar[str] = "none"
+    costs: ClassVar[tuple[int, int, int, int]] = (0, 0, 0, 0)
+    every: ClassVar[int] = 1
+
+    def check(self, num_classes):
+        pass
+
+    def start(self, problem, state):
+        self.told.append(state["id"].tolist())
+        state["tried"] = state["x"]
+        state["margin"] = torch.tensor(self.shares)[state["id"]] * (2 * state["x"][:, 0] - 1)  # that of `Threshold`
+
+    def step(self, problem, state, i):
+        pass
+
+
+def test_a_round_with_a_bar_is_for_points_that_ever_came_below_that_share_of_their_clean_margin():
+    x, told = torch.tensor([[0.6], [0.7], [0.8], [0.9]]), []
+    shares = (0.9, 0.6, 0.4, 0.2), (1.0, 1.0, 0.7, 0.7), (0.1,) * 4, (1.0,) * 4
+    rounds = [Lowering(*each, told) for each in zip(shares, (torch.inf, 0.7, 0.3, 0.5), strict=True)]
+    stages = [RUN.Stage("two", tuple(rounds[:2])), RUN.Stage("more", tuple(rounds[2:]))]
+    RUN.attack(Threshold(), x, torch.zeros(4, dtype=torch.int64), 0.05, lambda classes: (stages, []), {})
+    assert told == [[0, 1, 2, 3], [1, 2, 3], [3], [2, 3]]
 
 
 # progress

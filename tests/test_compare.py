@@ -350,6 +350,27 @@ def test_a_learning_rate_that_diverges_is_not_chosen(tmp_path):
     assert result.status == "diverged"
 
 
+def test_the_best_accuracy_is_chosen_and_of_equals_the_lower_nll(tmp_path, monkeypatch):
+    study, measured = tiny(csv_file(tmp_path), lrs=[0.1, 0.2, 0.3, 0.4], losses="simplex").study, []
+    scores = iter([(0.8, 0.1), (0.9, 0.7), (0.9, 0.6), (0.9, 0.65)])
+    monkeypatch.setattr(study_module, "validation_score", lambda *_: next(scores))
+    report = lambda network, loss, data, **options: measured.append((network, options)) or {"readings": {}, "replicates": {}}
+    monkeypatch.setattr(study_module, "measure", report)
+    data, context, job = study.source.read(7), Context("cpu", tmp_path / "scratch"), Job(study.cells("laptop")[0], 7)
+    runs = study._runs(job, data, context)
+    found = study._result(job, runs, [[Epoch(0, 1.0, run.recipe.lr, 0.5, 1.0)] for run in runs], data, context).metrics
+    assert found["lr"] == found["curve"]["loss"][0] == 0.3 and [row["accuracy"] for row in found["grid"]] == [
+        0.8,
+        0.9,
+        0.9,
+        0.9,
+    ]
+    ((network, options),) = measured
+    assert network is runs[2].network and options.pop("progress")
+    own = {name: getattr(study, name) for name in ("noise", "eps", "attacked", "steps")}
+    assert options == {**own, "seed": 7}
+
+
 def test_a_network_without_finite_outputs_is_not_chosen(tmp_path):
     class Spiked(torch.nn.Linear):
         def forward(self, x):
