@@ -114,6 +114,24 @@ def test_a_table_of_attacks(net, points):
         assert len(attacks.evaluate(net, x[:5], y[:5], eps, attacks=["pgd-ce"]).eps) == 1
 
 
+def test_a_table_is_saved_attack_by_attack_and_begun_again_where_it_was(points, tmp_path):
+    x, net = points[0][:10], nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    net[1].weight.data = torch.randn(10, 64, generator=torch.Generator().manual_seed(0))
+    y = net(x).argmax(1)
+    names = ["pgd-ce", "pgd-ce@eta", "pgd-ce_targeted", "apgd-margin_targeted"]
+    run = lambda model: attacks.evaluate(model, x, y, [0.05, 0.15], attacks=names, coding=Simplex(), save=tmp_path / "table")
+    whole = run(counted := Limited(net, None))
+    assert len(list((tmp_path / "table").iterdir())) == len(names) * 2
+    again = run(read := Limited(net, None))
+    assert read.counter.calls < 0.2 * counted.counter.calls
+    for key, result in whole.results.items():
+        assert torch.equal(result.x_adv, again.results[key].x_adv) and result.by_loss() == again.results[key].by_loss()
+    assert not torch.equal(whole.results["pgd-ce", 0.15].x_adv, whole.results["pgd-ce@eta", 0.15].x_adv)
+    for name, attack in (("pgd-ce_targeted", attacks.pgd), ("apgd-margin_targeted", attacks.apgd_targeted)):
+        alone = attack(net, x, y, 0.15, loss=name.split("-")[1], targets=9)
+        assert torch.equal(alone.x_adv, whole.results[name, 0.15].x_adv)
+
+
 def test_eta_of_a_classifier_with_reduced_outputs(points):
     x, _ = points
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 9)).eval()

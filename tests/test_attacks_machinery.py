@@ -163,24 +163,26 @@ def test_a_save_that_fails_leaves_nothing_half_written(net, points, tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
-# who takes part
+# who takes part, and what float32 looks at
+
+
+class Told:
+    """What the rounds below share."""
+
+    attack, loss, every, costs = "told", "none", 1, (0, 0, 0, 0)
+
+    def check(self, num_classes):
+        pass
 
 
 @dataclass(frozen=True)
-class Lowering:
+class Lowering(Told):
     """A round that brings the margin of each point to a share of the clean one, and says whom it was for."""
 
     shares: tuple[float, ...]
     bar: float
     told: list[list[int]]
     steps: ClassVar[int] = 1
-    attack: ClassVar[str] = "lowering"
-    loss: ClassVar[str] = "none"
-    costs: ClassVar[tuple[int, int, int, int]] = (0, 0, 0, 0)
-    every: ClassVar[int] = 1
-
-    def check(self, num_classes):
-        pass
 
     def start(self, problem, state):
         self.told.append(state["id"].tolist())
@@ -198,6 +200,45 @@ def test_a_round_with_a_bar_is_for_points_that_ever_came_below_that_share_of_the
     stages = [RUN.Stage("two", tuple(rounds[:2])), RUN.Stage("more", tuple(rounds[2:]))]
     RUN.attack(Threshold(), x, torch.zeros(4, dtype=torch.int64), 0.05, lambda classes: (stages, []), {})
     assert told == [[0, 1, 2, 3], [1, 2, 3], [3], [2, 3]]
+
+
+@dataclass(frozen=True)
+class Guessing(Told):
+    """A round that tries given examples, one after the other, with the margins that a search takes them to have."""
+
+    examples: list[float]
+    margins: list[float]
+    steps: ClassVar[int] = 2
+    bar: ClassVar[float] = torch.inf
+
+    def start(self, problem, state):
+        self.step(problem, state, -1)
+
+    def step(self, problem, state, i):
+        state["tried"] = torch.full_like(state["x"], self.examples[i + 1])
+        state["margin"] = torch.full_like(state["x"][:, 0], self.margins[i + 1])
+
+
+@pytest.mark.parametrize(
+    ("examples", "margins", "broken"),
+    [
+        ([0.45, 0.55, 0.55], [0.01, 0.2, 0.1], True),  # class 1 begins below .5
+        ([0.55, 0.45, 0.55], [0.2, 0.01, 0.1], True),
+        ([0.55, 0.55, 0.45], [0.2, 0.1, 0.01], True),
+        ([0.55, 0.45, 0.55], [0.01, 0.2, 0.1], False),  # the closest by the search is none, and the only one looked at
+        ([0.55, 0.45, 0.55], [-0.1, -0.2, 0.1], True),  # the first seemed lost and was not; the second is lower
+        ([0.55, 0.45, 0.55], [-0.2, -0.1, 0.1], False),
+    ],
+)
+def test_of_a_search_that_rounds_float32_looks_at_the_closest_example(examples, margins, broken):
+    x, y, stages = (
+        torch.full((3, 1), 0.6),
+        torch.zeros(3, dtype=torch.int64),
+        [RUN.Stage("one", (Guessing(examples, margins),))],
+    )
+    result = RUN.attack(Threshold(), x, y, 0.2, lambda classes: (stages, []), {"precision": "bfloat16"})
+    assert result.broken.tolist() == [broken] * 3
+    assert torch.equal(result.x_adv, torch.full((3, 1), 0.45 if broken else 0.6))
 
 
 # progress

@@ -85,6 +85,16 @@ def test_radii_and_seeds_of_numpy_and_torch_are_those_of_python(two_classes):
         assert plain(found) == plain(expected) and "0.125" in found.summary()
 
 
+def test_the_report_of_the_worst_case_is_that_of_its_ball():
+    model, x, y = (
+        nn.Linear(9, 3).eval(),
+        torch.rand(6, 9, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 1, 2] * 2),
+    )
+    found = attacks.worst_case(model, x, y, 0.5, norm="l2", seed=3).report
+    assert found == attacks.masking_report(model, x, y, 0.5, norm="l2", seed=3) and found.eps == [0.5, 1.0, 2.0, 3.0]
+
+
 def test_masking_is_seen_when_only_the_black_box_gets_through(points):
     model = trained("normal")
     report = attacks.masking_report(Staircase(model), *points, 0.2, queries=400)

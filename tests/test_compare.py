@@ -336,6 +336,9 @@ def test_losses_share_weights_batches_and_splits(tmp_path):
         assert torch.equal(*rows)
         assert mine.x is other.x and mine.recipe == other.recipe
     assert type(a[0].loss) is not type(b[0].loss)
+    other = study._runs(Job(study.cells("laptop")[0], 2), data, context)[0]
+    assert not torch.equal(next(a[0].network.parameters()), next(other.network.parameters()))
+    assert not torch.equal(*(run.batches(torch.device("cpu")).epoch(0).sample for run in (a[0], other)))
 
 
 def test_a_learning_rate_that_diverges_is_not_chosen(tmp_path):

@@ -138,6 +138,12 @@ def test_mixup_draws_anew_in_every_step(monkeypatch):
     assert len(drawn) == len(set(drawn)) == 12
 
 
+def test_mixtures_are_draws_from_a_beta_distribution_by_seed_and_step():
+    drawn = torch.tensor([[loop._mixing(0.4, seed, step) for step in range(1000)] for seed in (3, 4)])
+    assert float(drawn.mean()) == pytest.approx(0.5, abs=0.03) and abs(float(torch.corrcoef(drawn)[0, 1])) < 0.1
+    assert float(drawn.var()) == pytest.approx(1 / (4 * (2 * 0.4 + 1)), rel=0.06)
+
+
 def test_a_row_of_the_curve_is_means():
     state = loop.State(step=4, totals=torch.tensor([2.0, 12.0], dtype=torch.float64), seconds=3.0)
     row = state.finish_epoch(0.1, steps=4, batch_size=5)
@@ -543,6 +549,7 @@ def test_outputs_of_bytes_in_eval_mode():
     got = loop.outputs_of(net, x, batch=30)
     assert net.training
     torch.testing.assert_close(got, net.eval()(x.float() / 255), rtol=1e-4, atol=1e-5)
+    assert loop.outputs_of(nn.Linear(5, 2).bfloat16(), torch.rand(4, 5).bfloat16()).dtype == torch.float32
 
 
 def test_mlp_on_tables_trains():
