@@ -158,6 +158,24 @@ def test_windows_in_l2_lie_anywhere_and_apart():
     torch.testing.assert_close(later["signs"].mean((0, 1)), torch.zeros(3), atol=0.01, rtol=0)
 
 
+def test_bumps_in_l2_take_the_mass_of_two_windows_and_what_the_box_cut_off(monkeypatch):
+    """So every move is as long as the ball is wide, before the box cuts it, though only two windows of it are new."""
+    moves, onto_sphere = [], SQUARE._onto_sphere
+    monkeypatch.setattr(SQUARE, "_onto_sphere", lambda delta, *rest: moves.append(delta.clone()) or onto_sphere(delta, *rest))
+    x = torch.rand(20, 3, 12, 12, generator=torch.Generator().manual_seed(0)).round(decimals=1)  # many values at the walls
+    model, rounds = Watched(x.shape[1:]), SquareRound(40, p=0.1)
+    problem = Problem(prepare(model, x, torch.ones(20, dtype=torch.long) - 1), 3.0, "l2", PerExample(0))
+    state = {"id": torch.arange(20), "x": x, "y": torch.zeros(20, dtype=torch.long)}
+    rounds.start(problem, state)
+    for i in range(40):
+        kept = state["best"] - x
+        rounds.step(problem, state, i)
+        torch.testing.assert_close(moves[-1].flatten(1).norm(dim=1), torch.full((20,), 3.0))
+        assert 2.5 < float(kept.flatten(1).norm(dim=1).mean()) < 2.99  # the box cuts
+        new = ((moves[-1] - kept).abs() > 1e-6).any(1).flatten(1).sum(1)
+        assert int(new.max()) <= 2 * rounds.side(i, 12, 12, "l2") ** 2
+
+
 @pytest.mark.parametrize("queries", [1, 2, 5, 40])
 def test_a_step_is_the_query_that_broke_the_point(queries):
     """Fewer queries break those points whose step comes before; a tie, which is no loss, is no step of its own."""

@@ -133,6 +133,13 @@ def test_replicates_scatter_about_the_value_and_are_of_the_same_draws(trained):
     assert together > 0.3  # the points that are hard for one are hard for the other
 
 
+def test_replicates_are_of_the_seed_and_spread_as_the_mean_does():
+    values = torch.randn(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    one, same, other = (measure._replicates({"a": values}, seed)["a"] for seed in (0, 0, 1))
+    assert one == same and abs(np.corrcoef(one, other)[0, 1]) < 0.25
+    assert np.std(one) == pytest.approx(float(values.std()) / 20, rel=0.2)
+
+
 def test_where_no_temperature_is_best_a_weak_prior_decides_at_any_scale_of_the_scores():
     g = torch.Generator().manual_seed(0)
     labels = torch.arange(200) % 4
