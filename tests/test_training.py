@@ -252,6 +252,16 @@ def test_an_attack_begins_uniformly_in_the_ball_and_steps_up_its_loss():
     assert low.min() == 0 and low.max() > 0.09
 
 
+def test_training_attacks_from_starts_of_its_own_seed_epoch_and_samples(monkeypatch):
+    keys = []
+    monkeypatch.setattr(loop, "perturb", lambda forward, link, adversary, x, y, key: keys.append(key) or x)
+    one = run(MLP(192, (4,), 3), seed=5, recipe=dataclasses.replace(SMALL, adversary=Adversary(steps=1)))
+    loop.train(one)
+    batches = one.batches(torch.device("cpu"))
+    expected = [start_keys(5, epoch, sample) for epoch in range(2) for sample in batches.epoch(epoch).sample]
+    assert torch.equal(torch.stack(keys), torch.stack(expected))
+
+
 @pytest.mark.parametrize("coding", [Simplex(), Simplex(reduced=True), OneHot()])
 def test_two_classes_are_attacked_by_the_margin(coding):
     """The angle of two classes has no gradient; what is climbed lowers the margin of every point."""
