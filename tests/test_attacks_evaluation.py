@@ -48,6 +48,9 @@ def test_noise_is_clipped_to_the_box_only_if_asked():
     free, clipped = (attacks.gaussian_noise(beyond.eval(), x, y, 0.1, clamp=clamp).accuracy for clamp in (False, True))
     assert free == pytest.approx([0.5], abs=0.1)
     assert clipped == [1.0]
+    beyond.bias.data = torch.tensor([0.3, 0.0])  # class 1 above .3
+    inside = attacks.gaussian_noise(beyond, x / 2, y + 1, 0.1, clamp=True).accuracy
+    assert inside == pytest.approx([float(torch.special.ndtr(torch.tensor(2.0)))], abs=0.03)
 
 
 def test_gaussian_noise_is_added_where_it_says(net):

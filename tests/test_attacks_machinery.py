@@ -241,6 +241,17 @@ def test_of_a_search_that_rounds_float32_looks_at_the_closest_example(examples, 
     assert torch.equal(result.x_adv, torch.full((3, 1), 0.45 if broken else 0.6))
 
 
+@pytest.mark.parametrize(("example", "eps", "broken"), [(0.45, 0.2, True), (0.45, 0.1, False), (-0.1, 1.0, False)])
+def test_an_example_outside_of_the_ball_or_the_box_does_not_count(example, eps, broken):
+    x, y, stages = (
+        torch.full((3, 1), 0.6),
+        torch.zeros(3, dtype=torch.int64),
+        [RUN.Stage("one", (Guessing([example] * 3, [-1.0] * 3),))],
+    )
+    result = RUN.attack(Threshold(), x, y, eps, lambda classes: (stages, []), {})
+    assert result.broken.tolist() == [broken] * 3
+
+
 # progress
 
 
