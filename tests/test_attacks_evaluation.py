@@ -131,6 +131,8 @@ def test_a_table_is_saved_attack_by_attack_and_begun_again_where_it_was(points, 
     assert read.counter.calls < 0.2 * counted.counter.calls
     for key, result in whole.results.items():
         assert torch.equal(result.x_adv, again.results[key].x_adv) and result.by_loss() == again.results[key].by_loss()
+    with pytest.raises(ValueError, match="saved with another model"):  # eta by another coding
+        attacks.evaluate(net, x, y, 0.05, attacks=["pgd-ce@eta"], coding=Simplex(), save=tmp_path / "table")
     assert not torch.equal(whole.results["pgd-ce", 0.15].x_adv, whole.results["pgd-ce@eta", 0.15].x_adv)
     for name, attack, own in (
         ("pgd-ce_targeted", attacks.pgd, {"targets": 9}),
