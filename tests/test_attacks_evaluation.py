@@ -115,6 +115,9 @@ def test_a_table_of_attacks(net, points):
         attacks.evaluate(Limited(net, 0), x, y, [0.1, 8])  # before the first attack has run
     with pytest.raises(ValueError, match="expected a coding for 'apgd-ce@eta'"):
         attacks.evaluate(net, x, y, 0.1, attacks=["apgd-ce@eta"])
+    with pytest.raises(ValueError, match="expected a surrogate with 10 classes, got 7"):
+        other = nn.Sequential(nn.Flatten(), nn.Linear(64, 7)).eval()
+        attacks.evaluate(net, x[:5], y[:5], 0.1, attacks=["worst_case"], surrogate=other)
     for eps in (np.float32(0.15), torch.tensor(0.15), torch.tensor([0.15]), [0.15, 0.15]):
         assert len(attacks.evaluate(net, x[:5], y[:5], eps, attacks=["pgd-ce"]).eps) == 1
 

@@ -158,6 +158,29 @@ def test_windows_in_l2_lie_anywhere_and_apart():
     torch.testing.assert_close(later["signs"].mean((0, 1)), torch.zeros(3), atol=0.01, rtol=0)
 
 
+@pytest.mark.parametrize("side", [3, 4, 7])
+def test_bumps_are_those_of_the_published_code(side):
+    """Rectangles around the middle of each half, the k-th of weight 1 / k^2; the lower half is negative; upright or turned."""
+    whole = torch.zeros(side, side)
+    for top, height, sign in ((0, side // 2, 1.0), (side // 2, side - side // 2, -1.0)):
+        half = torch.zeros(height, side)
+        for k in range(max(height, side) // 2 + 1):
+            rows = slice(max(height // 2 - k, 0), height // 2 + k + 1)
+            half[rows, max(side // 2 - k, 0) : side // 2 + k + 1] += 1 / (k + 1) ** 2
+        whole[top : top + height] = sign * half / half.norm()
+    bumps = SQUARE._bumps(side, torch.float32, torch.device("cpu")).view(2, side, side)
+    torch.testing.assert_close(bumps, torch.stack([whole, whole.T]) / 2**0.5)
+
+
+@pytest.mark.parametrize("shape", [(1, 14, 14), (3, 14, 9), (1, 9, 23), (2, 4, 4)])
+def test_images_of_any_size_begin_on_the_sphere_in_l2(shape):
+    x, model = torch.full((1, *shape), 0.5), Watched(shape)
+    attacks.square_attack(model, x, torch.tensor([0]), 0.4, norm="l2", queries=3)
+    start = next(image for image in model.asked.images if not torch.equal(image, x[0])) - 0.5
+    assert float(start.norm()) == pytest.approx(0.4, rel=1e-5)
+    assert (start.abs().amax(0) > 0).float().mean() > 0.6  # bumps side by side
+
+
 def test_bumps_in_l2_take_the_mass_of_two_windows_and_what_the_box_cut_off(monkeypatch):
     """So every move is as long as the ball is wide, before the box cuts it, though only two windows of it are new."""
     moves, onto_sphere = [], SQUARE._onto_sphere

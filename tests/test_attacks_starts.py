@@ -57,6 +57,17 @@ def test_every_try_begins_elsewhere_and_no_further_than_it_should(kind, norm):
         assert int((one == other).flatten(1).all(1).sum()) == 0
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_published_draws_begin_anew_with_every_batch(norm):
+    model = nn.Linear(6, 4).eval()
+    x = torch.rand(20, 6, generator=torch.Generator().manual_seed(0))
+    options = {"norm": norm, "steps": 3, "restarts": 2, "parity": True, "batch_size": 10}
+    whole, *halves = (
+        attacks.apgd(model, rows, model(rows).argmax(1), 0.3, **options) for rows in (x, *x.split(10))
+    )  # all points are right without an attack
+    assert whole.broken.any() and torch.equal(whole.x_adv, torch.cat([half.x_adv for half in halves]))
+
+
 def planned(monkeypatch, attack, **options):
     """The rounds that an attack would run on ten classes."""
     monkeypatch.setattr(sys.modules[attack.__module__], "attack", lambda model, x, y, eps, plan, options: plan(10)[0])

@@ -50,6 +50,7 @@ def test_what_is_measured_agrees_with_itself(trained, name):
     softened = torch.softmax(loss.link.scores(outputs).double() / result["temperature"], 1)
     assert result["nll_temperature"] == pytest.approx(float(metrics.nll(softened, data.test.y)), rel=1e-5)
     held = outputs_of(network, data.validation.x, preprocess=measure.Standardize(data.mean, data.std))
+    assert result["temperature"] == float(fit_temperature(loss, held, data.validation.y)[0].state()["temperature"])
     bent = Asinh().fit(loss.link.scores(held), data.validation.y).transform(loss.link.scores(outputs))
     for suffix, p in (("", loss.probabilities(outputs)), ("+temperature", softened), ("+asinh", bent)):
         reading = result["readings"][suffix]
@@ -164,6 +165,7 @@ def test_the_margin_of_a_linear_network_is_the_median_of_its_distances(tmp_path)
     radius = found["distances"]["radius"]
     assert [radius[0], radius[20], radius[40]] == pytest.approx([exact[0], exact[10], exact[21]], rel=2e-3)
     assert exact[9] < exact[10] < 0.99 * exact[11]
+    assert len(set(found["replicates"]["margin"])) <= 22, "of medians, each the distance of a point"
 
 
 def test_noise_is_gaussian_of_the_seed_and_only_its_size_differs():
