@@ -86,6 +86,19 @@ def test_an_epoch_takes_each_sample_once_and_differs_between_epochs_and_seeds():
     assert 0.3 < batches.epoch(0).flip.double().mean() < 0.7
 
 
+def test_rmsprop_is_torch_s_with_the_weight_decay_of_the_recipe():
+    recipe = dataclasses.replace(SMALL, optimiser="rmsprop", lr=0.003, weight_decay=0.7)
+    weight, expected = (nn.Linear(3, 2, bias=False) for _ in range(2))
+    expected.load_state_dict(weight.state_dict())
+    theirs = torch.optim.RMSprop(expected.parameters(), lr=0.003, weight_decay=0.7)
+    for network, optimiser in ((weight, loop.make_optimiser(weight, recipe)), (expected, theirs)):
+        for _ in range(3):
+            optimiser.zero_grad()
+            network(torch.ones(4, 3)).square().sum().backward()
+            optimiser.step()
+    torch.testing.assert_close(weight.weight, expected.weight)
+
+
 def test_the_loop_equals_plain_torch():
     # the loop without augmentation, beside the dozen lines everyone writes
     recipe = dataclasses.replace(SMALL, augment=False, nesterov=True, schedule="cosine")
