@@ -13,6 +13,7 @@ from torch import nn
 from attack_nets import cnn, digits, train, trained
 from squareloss import SquareLoss, attacks
 from squareloss.attacks.masking import growing
+from squareloss.models import MLP
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +87,8 @@ def test_radii_and_seeds_of_numpy_and_torch_are_those_of_python(two_classes):
 
 
 def test_the_report_of_the_worst_case_is_that_of_its_ball():
-    model, x, y = (
-        nn.Linear(9, 3).eval(),
-        torch.rand(6, 9, generator=torch.Generator().manual_seed(0)),
-        torch.tensor([0, 1, 2] * 2),
-    )
+    g = torch.Generator().manual_seed(0)
+    model, x, y = MLP(9, (), 3, generator=g).eval(), torch.rand(6, 9, generator=g), torch.tensor([0, 1, 2] * 2)
     found = attacks.worst_case(model, x, y, 0.5, norm="l2", seed=3).report
     assert found == attacks.masking_report(model, x, y, 0.5, norm="l2", seed=3) and found.eps == [0.5, 1.0, 2.0, 3.0]
 

@@ -17,9 +17,10 @@ from squareloss.attacks._rounds import Problem
 from squareloss.attacks.apgd import APGDRound
 from squareloss.attacks.fab import FABRound
 from squareloss.attacks.losses import objective
-from squareloss.attacks.pgd import PGDRound
+from squareloss.attacks.pgd import PGDRound, set_target
 from squareloss.attacks.shrinking import ShrinkRound
 from squareloss.attacks.square_attack import SquareRound
+from squareloss.models import MLP
 
 FocusRound = sys.modules["squareloss.attacks.worst_case"].FocusRound
 CE, MARGIN, AIMED = objective("ce"), objective("margin"), objective("margin", targeted=True)
@@ -36,7 +37,7 @@ LENGTHS = {"apgd": (1, 1), "fab": (0.5, 0.5), "square": (1, 1), "focus": (1, 1),
 
 def begun(this, norm, seed=0):
     """Where a round begins at thirty points in the middle of the box."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(100, 4)).eval()
+    model = MLP(100, (), 4, generator=torch.Generator().manual_seed(0)).eval()
     x, y = torch.full((30, 1, 5, 20), 0.5), torch.zeros(30, dtype=torch.long)
     state = {"id": torch.arange(30), "x": x, "y": y, "order": torch.arange(4).repeat(30, 1), "refuted": torch.zeros(30)}
     this.start(Problem(Network(model, x, y), 0.1, norm, PerExample(seed)), state)
@@ -59,13 +60,21 @@ def test_every_try_begins_elsewhere_and_no_further_than_it_should(kind, norm):
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_published_draws_begin_anew_with_every_batch(norm):
-    model = nn.Linear(6, 4).eval()
-    x = torch.rand(20, 6, generator=torch.Generator().manual_seed(0))
+    g = torch.Generator().manual_seed(0)
+    model, x = MLP(6, (), 4, generator=g).eval(), torch.rand(20, 6, generator=g)
     options = {"norm": norm, "steps": 3, "restarts": 2, "parity": True, "batch_size": 10}
     whole, *halves = (
-        attacks.apgd(model, rows, model(rows).argmax(1), 0.3, **options) for rows in (x, *x.split(10))
+        attacks.apgd(model, rows, model(rows).argmax(1), 0.5, **options) for rows in (x, *x.split(10))
     )  # all points are right without an attack
     assert whole.broken.any() and torch.equal(whole.x_adv, torch.cat([half.x_adv for half in halves]))
+
+
+def test_targets_are_the_runners_up_of_the_clean_scores():
+    scores = torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    for rank in range(6):
+        state = {"id": torch.arange(20), "order": scores.sort(1).indices}
+        set_target(state, rank)
+        assert torch.equal(state["target"], scores.topk(6, 1).indices[:, rank])
 
 
 def planned(monkeypatch, attack, **options):
