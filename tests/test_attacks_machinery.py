@@ -114,18 +114,18 @@ def test_only_rounds_that_differ_in_class_and_start_run_at_once():
 def test_a_finished_file_is_read_and_a_strange_one_refused(net, points, tmp_path):
     x, y = points
     file = tmp_path / "run" / "pgd.safetensors"
-    first = attacks.pgd(net, x, y, 0.1, steps=3, save=file)
-    again = attacks.pgd(net, x, y, 0.1, steps=3, save=file)
+    first = attacks.pgd(net, x, y, 0.1, steps=3, step_size=0.04, save=file)
+    again = attacks.pgd(net, x, y, 0.1, steps=3, step_size=0.04, save=file)
     assert torch.equal(first.x_adv, again.x_adv)
     for changes in (
         {"eps": 0.2}, {"steps": 4}, {"step_size": 0.05}, {"loss": "margin"}, {"restarts": 2}, {"norm": "l2"}, {"seed": 1},
         {"precision": "bfloat16"}, {"parity": True}, {"y": (y + 1) % 10}, {"x": 1 - x},
     ):  # fmt: skip
         with pytest.raises(ValueError, match="other points or other settings"):
-            attacks.pgd(net, **{"x": x, "y": y, "eps": 0.1, "steps": 3, "save": file, **changes})
+            attacks.pgd(net, **{"x": x, "y": y, "eps": 0.1, "steps": 3, "step_size": 0.04, "save": file, **changes})
     for other in (trained("normal"), nn.Sequential(net, nn.Sigmoid()).eval()):  # the second has the same weights
         with pytest.raises(ValueError, match="saved with another model"):
-            attacks.pgd(other, x, y, 0.1, steps=3, save=file)
+            attacks.pgd(other, x, y, 0.1, steps=3, step_size=0.04, save=file)
     aimed = tmp_path / "aimed.safetensors"
     attacks.pgd(net, x, y, 0.1, steps=3, targets=(y + 1) % 10, save=aimed)
     with pytest.raises(ValueError, match="other settings"):
