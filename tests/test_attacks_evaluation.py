@@ -49,6 +49,9 @@ def test_noise_is_clipped_to_the_box_only_if_asked():
     free, clipped = (attacks.gaussian_noise(beyond.eval(), x, y, 0.1, clamp=clamp).accuracy for clamp in (False, True))
     assert free == pytest.approx([0.5], abs=0.1)
     assert clipped == [1.0]
+    beyond.bias.data = torch.tensor([0.3, 0.0])  # class 1 above .3
+    inside = attacks.gaussian_noise(beyond, x / 2, y + 1, 0.1, clamp=True).accuracy
+    assert inside == pytest.approx([float(torch.special.ndtr(torch.tensor(2.0)))], abs=0.03)
 
 
 def test_gaussian_noise_is_added_where_it_says(net):
@@ -74,11 +77,31 @@ def test_gaussian_noise_is_added_where_it_says(net):
             attacks.gaussian_noise(net, x, y, **{name: 0})
 
 
+def test_accuracy_under_noise_is_the_normal_distribution_of_the_margin():
+    """Of a linear model; the noise of each channel is as wide as it is said to be, and new in every draw."""
+    slope, width = torch.tensor([[1.0, -2.0, 0.5], [0.2, 0.1, -0.3]]), torch.tensor([0.1, 2.0])  # two channels of three pixels
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 2)).eval()
+    model[1].weight.data = torch.stack([slope.flatten(), torch.zeros(6)])
+    model[1].bias.data = torch.tensor([0.3 - float(slope.sum()) / 2, 0.0])
+    x, y = torch.full((3000, 2, 3), 0.5), torch.zeros(3000, dtype=torch.long)
+    for channel_std, spread in ((width, (slope * width[:, None]).norm()), (None, slope.norm())):
+        result = attacks.gaussian_noise(model, x, y, (0.3, 1.5), channel_std=channel_std, draws=3)
+        expected = [float(torch.special.ndtr(0.3 / (std * spread))) for std in (0.3, 1.5)]
+        assert result.accuracy == pytest.approx(expected, abs=0.02)
+        one, two, three = result.correct[1].double()
+        for a, b in ((one, two), (two, three), (three, one)):
+            assert float((a * b).mean()) == pytest.approx(expected[1] ** 2, abs=0.04)
+    again, other = (attacks.gaussian_noise(model, x, y, 1.5, seed=seed, batch_size=999) for seed in (0, 1))
+    assert torch.equal(again.correct[0, 0], result.correct[1, 0]) and not torch.equal(other.correct, again.correct)
+
+
 def test_a_table_of_attacks(net, points):
     x, y = points
     table = attacks.evaluate(net, x, y, [0.05, 0.15], attacks=["pgd-residual", "apgd-margin", "apgd-angle"], batch_size=60)
     rows = {row["attack"]: row["robust"] for row in table.rows()}
-    assert rows["minimum"] == [table.minimum(0.05), table.minimum(0.15)]
+    stands = {eps: ~torch.stack([table.results[name, eps].broken for name in table.attacks]).any(0) for eps in table.eps}
+    assert rows["minimum"] == [float(stands[eps].double().mean()) for eps in (0.05, 0.15)]
+    assert [table.minimum(eps) for eps in (0.05, 0.15)] == rows["minimum"] and rows["minimum"][0] > rows["minimum"][1] > 0
     for name in table.attacks:
         assert all(a >= b for a, b in zip(rows[name], rows["minimum"], strict=True))
         assert rows[name][0] >= rows[name][1]
@@ -96,8 +119,35 @@ def test_a_table_of_attacks(net, points):
     training = copy.deepcopy(net).train()
     with pytest.raises(ValueError, match="expected a model in eval mode"):  # and it is not put there
         attacks.evaluate(training, x, y, 0.1, attacks=["apgd-ce@eta"], coding=Simplex())
+    with pytest.raises(ValueError, match="expected a surrogate with 10 classes, got 7"):
+        other = nn.Sequential(nn.Flatten(), nn.Linear(64, 7)).eval()
+        attacks.evaluate(net, x[:5], y[:5], 0.1, attacks=["worst_case"], surrogate=other)
     for eps in (np.float32(0.15), torch.tensor(0.15), torch.tensor([0.15]), [0.15, 0.15]):
         assert len(attacks.evaluate(net, x[:5], y[:5], eps, attacks=["pgd-ce"]).eps) == 1
+
+
+def test_a_table_is_saved_attack_by_attack_and_begun_again_where_it_was(points, tmp_path):
+    x, net = points[0][:10], nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    net[1].weight.data = torch.randn(10, 64, generator=torch.Generator().manual_seed(0))
+    y = net(x).argmax(1)
+    names, coding = ["pgd-ce", "pgd-ce@eta", "pgd-ce_targeted", "apgd-margin_targeted", "pgd-residual"], Simplex(radius=0.5)
+    run = lambda model: attacks.evaluate(model, x, y, [0.05, 0.15], attacks=names, coding=coding, save=tmp_path / "table")
+    whole = run(counted := Limited(net, None))
+    assert len(list((tmp_path / "table").iterdir())) == len(names) * 2
+    again = run(read := Limited(net, None))
+    assert read.counter.calls < 0.2 * counted.counter.calls
+    for key, result in whole.results.items():
+        assert torch.equal(result.x_adv, again.results[key].x_adv) and result.by_loss() == again.results[key].by_loss()
+    with pytest.raises(ValueError, match="saved with another model"):  # eta by another coding
+        attacks.evaluate(net, x, y, 0.05, attacks=["pgd-ce@eta"], coding=Simplex(), save=tmp_path / "table")
+    assert not torch.equal(whole.results["pgd-ce", 0.15].x_adv, whole.results["pgd-ce@eta", 0.15].x_adv)
+    for name, attack, own in (
+        ("pgd-ce_targeted", attacks.pgd, {"targets": 9}),
+        ("apgd-margin_targeted", attacks.apgd_targeted, {"targets": 9}),
+        ("pgd-residual", attacks.pgd, {"coding": coding}),
+    ):
+        alone = attack(net, x, y, 0.15, loss=name.split("-")[1], **own)
+        assert torch.equal(alone.x_adv, whole.results[name, 0.15].x_adv)
 
 
 def test_eta_of_a_classifier_with_reduced_outputs(points):

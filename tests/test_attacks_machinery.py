@@ -111,16 +111,29 @@ def test_only_rounds_that_differ_in_class_and_start_run_at_once():
     assert ABREAST.abreast([shrinking, shrinking]) is None
 
 
+class Addressed(nn.Identity):
+    def extra_repr(self):
+        return object.__repr__(self)
+
+
 def test_a_finished_file_is_read_and_a_strange_one_refused(net, points, tmp_path):
     x, y = points
     file = tmp_path / "run" / "pgd.safetensors"
-    first = attacks.pgd(net, x, y, 0.1, steps=3, save=file)
-    again = attacks.pgd(net, x, y, 0.1, steps=3, save=file)
+    first = attacks.pgd(net, x, y, 0.1, steps=3, step_size=0.04, save=file)
+    again = attacks.pgd(net, x, y, 0.1, steps=3, step_size=0.04, save=file)
     assert torch.equal(first.x_adv, again.x_adv)
-    with pytest.raises(ValueError, match="other points or other settings"):
-        attacks.pgd(net, x, y, 0.2, steps=3, save=file)
-    with pytest.raises(ValueError, match="saved with another model"):
-        attacks.pgd(trained("normal"), x, y, 0.1, steps=3, save=file)
+    for changes in (
+        {"eps": 0.2}, {"steps": 4}, {"step_size": 0.05}, {"loss": "margin"}, {"restarts": 2}, {"norm": "l2"}, {"seed": 1},
+        {"precision": "bfloat16"}, {"parity": True}, {"y": (y + 1) % 10}, {"x": 1 - x},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="other points or other settings"):
+            attacks.pgd(net, **{"x": x, "y": y, "eps": 0.1, "steps": 3, "step_size": 0.04, "save": file, **changes})
+    for other in (trained("normal"), nn.Sequential(net, nn.Sigmoid()).eval()):  # the second has the same weights
+        with pytest.raises(ValueError, match="saved with another model"):
+            attacks.pgd(other, x, y, 0.1, steps=3, step_size=0.04, save=file)
+    file = tmp_path / "address.safetensors"
+    for _ in range(2):  # what it prints differs from process to process
+        attacks.pgd(nn.Sequential(net, Addressed()).eval(), x, y, 0.1, steps=3, save=file)
     aimed = tmp_path / "aimed.safetensors"
     attacks.pgd(net, x, y, 0.1, steps=3, targets=(y + 1) % 10, save=aimed)
     with pytest.raises(ValueError, match="other settings"):
@@ -128,6 +141,24 @@ def test_a_finished_file_is_read_and_a_strange_one_refused(net, points, tmp_path
     file.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="can't be read"):
         attacks.pgd(net, x, y, 0.1, steps=3, save=file)
+
+
+def test_the_seconds_of_an_evaluation_are_those_of_all_its_sessions(net, points, tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(RUN.time, "monotonic", lambda: clock.now)
+
+    def slow(scores, labels):
+        clock.now += 100
+        if clock.now == 400 and stops:
+            raise KeyboardInterrupt
+        return attacks.losses.ce(scores, labels)
+
+    run = lambda: attacks.pgd(net, *points, 0.1, steps=5, loss=slow, save=tmp_path / "run.safetensors", batch_size=60)
+    stops = True
+    with pytest.raises(KeyboardInterrupt):  # in the third step: what was saved last are 300 s, of the start and two steps
+        run()
+    stops, clock.now = False, 10_000
+    assert run().seconds == 600
 
 
 def test_a_save_that_fails_leaves_nothing_half_written(net, points, tmp_path, monkeypatch):
@@ -139,6 +170,95 @@ def test_a_save_that_fails_leaves_nothing_half_written(net, points, tmp_path, mo
     with pytest.raises(OSError, match="no space left"):
         attacks.pgd(net, *points, 0.1, steps=3, save=tmp_path / "run.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+# who takes part, and what float32 looks at
+
+
+class Told:
+    """What the rounds below share."""
+
+    attack, loss, every, costs = "told", "none", 1, (0, 0, 0, 0)
+
+    def check(self, num_classes):
+        pass
+
+
+@dataclass(frozen=True)
+class Lowering(Told):
+    """A round that brings the margin of each point to a share of the clean one, and says whom it was for."""
+
+    shares: tuple[float, ...]
+    bar: float
+    told: list[list[int]]
+    steps: ClassVar[int] = 1
+
+    def start(self, problem, state):
+        self.told.append(state["id"].tolist())
+        state["tried"] = state["x"]
+        state["margin"] = torch.tensor(self.shares)[state["id"]] * (2 * state["x"][:, 0] - 1)  # that of `Threshold`
+
+    def step(self, problem, state, i):
+        pass
+
+
+def test_a_round_with_a_bar_is_for_points_that_ever_came_below_that_share_of_their_clean_margin():
+    x, told = torch.tensor([[0.6], [0.7], [0.8], [0.9]]), []
+    shares = (0.9, 0.6, 0.4, 0.2), (1.0, 1.0, 0.7, 0.7), (0.1,) * 4, (1.0,) * 4
+    rounds = [Lowering(*each, told) for each in zip(shares, (torch.inf, 0.7, 0.3, 0.5), strict=True)]
+    stages = [RUN.Stage("two", tuple(rounds[:2])), RUN.Stage("more", tuple(rounds[2:]))]
+    RUN.attack(Threshold(), x, torch.zeros(4, dtype=torch.int64), 0.05, lambda classes: stages, {})
+    assert told == [[0, 1, 2, 3], [1, 2, 3], [3], [2, 3]]
+
+
+@dataclass(frozen=True)
+class Guessing(Told):
+    """A round that tries given examples, one after the other, with the margins that a search takes them to have."""
+
+    examples: list[float]
+    margins: list[float]
+    steps: ClassVar[int] = 2
+    bar: ClassVar[float] = torch.inf
+
+    def start(self, problem, state):
+        self.step(problem, state, -1)
+
+    def step(self, problem, state, i):
+        state["tried"] = torch.full_like(state["x"], self.examples[i + 1])
+        state["margin"] = torch.full_like(state["x"][:, 0], self.margins[i + 1])
+
+
+@pytest.mark.parametrize(
+    ("examples", "margins", "broken"),
+    [
+        ([0.45, 0.55, 0.55], [0.01, 0.2, 0.1], True),  # class 1 begins below .5
+        ([0.55, 0.45, 0.55], [0.2, 0.01, 0.1], True),
+        ([0.55, 0.55, 0.45], [0.2, 0.1, 0.01], True),
+        ([0.55, 0.45, 0.55], [0.01, 0.2, 0.1], False),  # the closest by the search is none, and the only one looked at
+        ([0.55, 0.45, 0.55], [-0.1, -0.2, 0.1], True),  # the first seemed lost and was not; the second is lower
+        ([0.55, 0.45, 0.55], [-0.2, -0.1, 0.1], False),
+    ],
+)
+def test_of_a_search_that_rounds_float32_looks_at_the_closest_example(examples, margins, broken):
+    x, y, stages = (
+        torch.full((3, 1), 0.6),
+        torch.zeros(3, dtype=torch.int64),
+        [RUN.Stage("one", (Guessing(examples, margins),))],
+    )
+    result = RUN.attack(Threshold(), x, y, 0.2, lambda classes: stages, {"precision": "bfloat16"})
+    assert result.broken.tolist() == [broken] * 3
+    assert torch.equal(result.x_adv, torch.full((3, 1), 0.45 if broken else 0.6))
+
+
+@pytest.mark.parametrize(("example", "eps", "broken"), [(0.45, 0.2, True), (0.45, 0.1, False), (-0.1, 1.0, False)])
+def test_an_example_outside_of_the_ball_or_the_box_does_not_count(example, eps, broken):
+    x, y, stages = (
+        torch.full((3, 1), 0.6),
+        torch.zeros(3, dtype=torch.int64),
+        [RUN.Stage("one", (Guessing([example] * 3, [-1.0] * 3),))],
+    )
+    result = RUN.attack(Threshold(), x, y, eps, lambda classes: stages, {})
+    assert result.broken.tolist() == [broken] * 3
 
 
 # progress

@@ -158,6 +158,47 @@ def test_windows_in_l2_lie_anywhere_and_apart():
     torch.testing.assert_close(later["signs"].mean((0, 1)), torch.zeros(3), atol=0.01, rtol=0)
 
 
+@pytest.mark.parametrize("side", [3, 4, 7])
+def test_bumps_are_those_of_the_published_code(side):
+    """Rectangles around the middle of each half, the k-th of weight 1 / k^2; the lower half is negative; upright or turned."""
+    whole = torch.zeros(side, side)
+    for top, height, sign in ((0, side // 2, 1.0), (side // 2, side - side // 2, -1.0)):
+        half = torch.zeros(height, side)
+        for k in range(max(height, side) // 2 + 1):
+            rows = slice(max(height // 2 - k, 0), height // 2 + k + 1)
+            half[rows, max(side // 2 - k, 0) : side // 2 + k + 1] += 1 / (k + 1) ** 2
+        whole[top : top + height] = sign * half / half.norm()
+    bumps = SQUARE._bumps(side, torch.float32, torch.device("cpu")).view(2, side, side)
+    torch.testing.assert_close(bumps, torch.stack([whole, whole.T]) / 2**0.5)
+
+
+@pytest.mark.parametrize("shape", [(1, 14, 14), (3, 14, 9), (1, 9, 23), (2, 4, 4)])
+def test_images_of_any_size_begin_on_the_sphere_in_l2(shape):
+    x, model = torch.full((1, *shape), 0.5), Watched(shape)
+    attacks.square_attack(model, x, torch.tensor([0]), 0.4, norm="l2", queries=3)
+    start = next(image for image in model.asked.images if not torch.equal(image, x[0])) - 0.5
+    assert float(start.norm()) == pytest.approx(0.4, rel=1e-5)
+    assert (start.abs().amax(0) > 0).float().mean() > 0.6  # bumps side by side
+
+
+def test_bumps_in_l2_take_the_mass_of_two_windows_and_what_the_box_cut_off(monkeypatch):
+    """So every move is as long as the ball is wide, before the box cuts it, though only two windows of it are new."""
+    moves, onto_sphere = [], SQUARE._onto_sphere
+    monkeypatch.setattr(SQUARE, "_onto_sphere", lambda delta, *rest: moves.append(delta.clone()) or onto_sphere(delta, *rest))
+    x = torch.rand(20, 3, 12, 12, generator=torch.Generator().manual_seed(0)).round(decimals=1)  # many values at the walls
+    model, rounds = Watched(x.shape[1:]), SquareRound(40, p=0.1)
+    problem = Problem(prepare(model, x, torch.ones(20, dtype=torch.long) - 1), 3.0, "l2", PerExample(0))
+    state = {"id": torch.arange(20), "x": x, "y": torch.zeros(20, dtype=torch.long)}
+    rounds.start(problem, state)
+    for i in range(40):
+        kept = state["best"] - x
+        rounds.step(problem, state, i)
+        torch.testing.assert_close(moves[-1].flatten(1).norm(dim=1), torch.full((20,), 3.0))
+        assert 2.5 < float(kept.flatten(1).norm(dim=1).mean()) < 2.99  # the box cuts
+        new = ((moves[-1] - kept).abs() > 1e-6).any(1).flatten(1).sum(1)
+        assert int(new.max()) <= 2 * rounds.side(i, 12, 12, "l2") ** 2
+
+
 @pytest.mark.parametrize("queries", [1, 2, 5, 40])
 def test_a_step_is_the_query_that_broke_the_point(queries):
     """Fewer queries break those points whose step comes before; a tie, which is no loss, is no step of its own."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from squareloss.lab.studies.compare.distances import distances
+from squareloss.lab.studies.compare.distances import _tightened, distances
 from squareloss.models import MLP
 
 
@@ -50,6 +50,15 @@ def test_distance_of_a_network_is_close_to_the_nearest_point_of_a_fine_grid():
 def test_a_walk_reaches_a_boundary_that_one_step_does_not():
     scores = lambda z: torch.stack([(-z[:, 0]).exp(), 0 * z[:, 1] + 0.1], 1)
     assert float(distances(scores, torch.zeros(1, 2), torch.tensor([0]))) == pytest.approx(math.log(10), rel=1e-3)
+
+
+def test_a_long_way_to_a_boundary_that_bends_around_is_brought_down_to_the_shortest():
+    """Of points in a circle, which begin with a way to the side or to the back."""
+    x, free = torch.tensor([[0.5, 0.0], [0.2, 0.3], [-0.6, 0.1], [0.2, -0.8]]), torch.ones(2)
+    scores = lambda z: torch.stack([torch.ones(len(z)), z.square().sum(1)], 1)
+    for end in ([0.0, 3.0], [-1.5, 1.0], [2.0, 2.0]):
+        found = _tightened(scores, x, torch.zeros(4, dtype=torch.long), torch.tensor(end).expand(4, 2), free)
+        torch.testing.assert_close(found, 1 - x.norm(dim=1), rtol=0.01, atol=0)
 
 
 def test_where_there_is_no_gradient_other_points_show_the_way():

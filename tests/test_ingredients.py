@@ -40,7 +40,8 @@ def test_splits_depend_on_the_seed_alone_and_cover_the_data(tmp_path):
     assert torch.equal(first.train.x, again.train.x) and not torch.equal(first.test.x, other.test.x)
     assert [getattr(first, part).n for part in ("train", "validation", "test")] == [72, 24, 24]
     assert source.draws_test()
-    digits = Source("digits").read(3)
+    digits, others = (Source("digits").read(seed) for seed in (3, 4))
+    assert all(not torch.equal(getattr(digits, part).x, getattr(others, part).x) for part in ("validation", "test"))
     rows = torch.cat([part.x.flatten(1) for part in (digits.train, digits.validation, digits.test)])
     assert torch.equal(rows.sum(0), load("digits", validation=0.0, test=0.0).train.x.flatten(1).sum(0))
 

@@ -86,6 +86,19 @@ def test_an_epoch_takes_each_sample_once_and_differs_between_epochs_and_seeds():
     assert 0.3 < batches.epoch(0).flip.double().mean() < 0.7
 
 
+def test_rmsprop_is_torch_s_with_the_weight_decay_of_the_recipe():
+    recipe = dataclasses.replace(SMALL, optimiser="rmsprop", lr=0.003, weight_decay=0.7)
+    weight, expected = (nn.Linear(3, 2, bias=False) for _ in range(2))
+    expected.load_state_dict(weight.state_dict())
+    theirs = torch.optim.RMSprop(expected.parameters(), lr=0.003, weight_decay=0.7)
+    for network, optimiser in ((weight, loop.make_optimiser(weight, recipe)), (expected, theirs)):
+        for _ in range(3):
+            optimiser.zero_grad()
+            network(torch.ones(4, 3)).square().sum().backward()
+            optimiser.step()
+    torch.testing.assert_close(weight.weight, expected.weight)
+
+
 def test_the_loop_equals_plain_torch():
     # the loop without augmentation, beside the dozen lines everyone writes
     recipe = dataclasses.replace(SMALL, augment=False, nesterov=True, schedule="cosine")
@@ -136,6 +149,12 @@ def test_mixup_draws_anew_in_every_step(monkeypatch):
     monkeypatch.setattr(loop, "_mixing", lambda alpha, seed, step: drawn.append(step) or 0.5)
     loop.train(run(recipe=dataclasses.replace(SMALL, mixup=0.4)))
     assert len(drawn) == len(set(drawn)) == 12
+
+
+def test_mixtures_are_draws_from_a_beta_distribution_by_seed_and_step():
+    drawn = torch.tensor([[loop._mixing(0.4, seed, step) for step in range(1000)] for seed in (3, 4)])
+    assert float(drawn.mean()) == pytest.approx(0.5, abs=0.03) and abs(float(torch.corrcoef(drawn)[0, 1])) < 0.1
+    assert float(drawn.var()) == pytest.approx(1 / (4 * (2 * 0.4 + 1)), rel=0.06)
 
 
 def test_a_row_of_the_curve_is_means():
@@ -244,6 +263,16 @@ def test_an_attack_begins_uniformly_in_the_ball_and_steps_up_its_loss():
         torch.testing.assert_close(moved, (start + 0.03 * uphill.sign()).clamp(0.4, 0.6))
     low = perturb(lambda x: x @ weight, Simplex(), Adversary(0, 0.1), torch.zeros(500, 6), y, torch.arange(500))
     assert low.min() == 0 and low.max() > 0.09
+
+
+def test_training_attacks_from_starts_of_its_own_seed_epoch_and_samples(monkeypatch):
+    keys = []
+    monkeypatch.setattr(loop, "perturb", lambda forward, link, adversary, x, y, key: keys.append(key) or x)
+    one = run(MLP(192, (4,), 3), seed=5, recipe=dataclasses.replace(SMALL, adversary=Adversary(steps=1)))
+    loop.train(one)
+    batches = one.batches(torch.device("cpu"))
+    expected = [start_keys(5, epoch, sample) for epoch in range(2) for sample in batches.epoch(epoch).sample]
+    assert torch.equal(torch.stack(keys), torch.stack(expected))
 
 
 @pytest.mark.parametrize("coding", [Simplex(), Simplex(reduced=True), OneHot()])
@@ -543,6 +572,7 @@ def test_outputs_of_bytes_in_eval_mode():
     got = loop.outputs_of(net, x, batch=30)
     assert net.training
     torch.testing.assert_close(got, net.eval()(x.float() / 255), rtol=1e-4, atol=1e-5)
+    assert loop.outputs_of(nn.Linear(5, 2).bfloat16(), torch.rand(4, 5).bfloat16()).dtype == torch.float32
 
 
 def test_mlp_on_tables_trains():

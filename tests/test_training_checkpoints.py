@@ -51,6 +51,24 @@ def test_ctrl_c_writes_a_checkpoint_in_the_middle_of_an_epoch(tmp_path):
     assert told == [(row.epoch, row.loss, row.train_accuracy) for row in expected]
 
 
+def test_ctrl_c_after_the_last_step_is_not_lost(tmp_path):
+    """Whoever trains several networks one after the other wants to stop, and not only this one."""
+    path, whole = tmp_path / "run.safetensors", run()
+    last = lambda row: signal.raise_signal(signal.SIGINT) if row.epoch == 1 else None
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(run(path=path, on_epoch=last))
+    again = run(path=path)
+    assert [row.loss for row in loop.train(again)] == [row.loss for row in loop.train(whole)]
+    assert same_weights(again.network, whole.network)
+
+
+def test_checkpoints_are_written_as_often_as_asked_and_at_the_end(monkeypatch):
+    written = []
+    monkeypatch.setattr(loop, "save_state", lambda run, optimiser, state: written.append((state.epoch, state.step)))
+    loop.train(run(linear(), recipe=dataclasses.replace(SMALL, epochs=5), save_every=2))
+    assert written == [(2, 0), (4, 0), (5, 0)]
+
+
 @pytest.fixture
 def ctrl_c():
     """The handler that Python has in the foreground; the tests may run in the background, where Ctrl-C is ignored."""

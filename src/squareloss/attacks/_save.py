@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from squareloss._checkpoint import content, replace_tensors
 
 
 def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str, targets: Iterable[Tensor] = ()) -> str:
-    """A hash of weights, points, labels, settings and the classes that are aimed at, if they are given."""
-    digest = hashlib.sha256(settings.encode())
+    """A hash of the model as it prints, its weights, points, labels, settings and the classes aimed at, if they are given.
+
+    Weights alone would not do: two models may read the same outputs as other scores.
+    """
+    digest = hashlib.sha256(re.sub("0x[0-9a-f]+", "", f"{model} {settings}").encode())  # no addresses
     for tensor in [x, y, *targets, *model.state_dict().values()]:
         digest.update(content(tensor))
     return digest.hexdigest()

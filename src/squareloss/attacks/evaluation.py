@@ -102,6 +102,10 @@ class EtaScores(nn.Module):
         """eta (N, K) of inputs (N, ...)."""
         return eta_of(self.model(x), self.coding)
 
+    def extra_repr(self) -> str:
+        """The coding; by what a model prints, a saved evaluation knows it."""
+        return f"coding={self.coding}"
+
 
 def evaluate(
     model: nn.Module,

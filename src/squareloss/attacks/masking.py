@@ -25,14 +25,14 @@ _NEARLY = 1e-8
 
 @dataclass
 class MaskingReport:
-    """What a closer look found; shares are of the points looked at that the model gets right.
+    """What a closer look found; shares are of the points looked at or, of gradients and ties, of those the model gets right.
 
     Arguments:
         points: how many points were looked at.
         eps, accuracy_by_eps: accuracy as the ball grows; it must go to zero.
         steps, accuracy_by_steps: accuracy at the radius asked for as the attack gets more steps.
-        white_box, black_box: accuracy that the longest gradient attack leaves, and Square Attack alone.
-        only_black_box: the share that Square Attack breaks and the gradient attack does not.
+        white_box, black_box: accuracy that the gradient attacks leave together, and Square Attack alone.
+        only_black_box: the share that Square Attack breaks and no gradient attack does.
         zero_gradient, small_gradient: for each loss, the share of points whose gradient is exactly zero, or nowhere above 1e-8.
         tied: the share where the two best wrong scores tie, so that DLR is blind to the true class.
         tie_gap: the median of (f_(2) - f_(3)) / (f_(1) - f_(3)), the weight of the true class in the gradient of DLR.
@@ -62,7 +62,7 @@ class MaskingReport:
             before, after = self.accuracy_by_steps[-2:]
             found.append(f"more steps still help: {before:.1%} after {self.steps[-2]}, {after:.1%} after {self.steps[-1]}")
         if self.only_black_box > 0.005:
-            found.append(f"the black box breaks {self.only_black_box:.1%} of the points that gradients leave")
+            found.append(f"the black box breaks {self.only_black_box:.1%} of the points, which gradients leave")
         for loss, share in self.small_gradient.items():
             if share > 0.05:
                 found.append(

@@ -58,6 +58,8 @@ def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled:
                         one.pause()
                     raise KeyboardInterrupt
             active = [one for one in active if one.end_epoch()]
+        if interrupted.is_set():  # after the last step: the checkpoints have all
+            raise KeyboardInterrupt
     return [one.finish() for one in captured]
 
 

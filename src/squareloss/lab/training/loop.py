@@ -156,6 +156,8 @@ def train(run: Run, device: torch.device | str = "cpu") -> list[Epoch]:
                 save_state(run, optimiser, state)
             if run.on_epoch:
                 run.on_epoch(row)
+        if interrupted.is_set():  # after the last step: the checkpoint has all
+            raise KeyboardInterrupt
     network.eval()
     return state.curve
 
