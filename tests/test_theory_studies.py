@@ -394,7 +394,7 @@ def test_what_is_said_of_the_opposite_caps_follows_the_numbers(free, held, told)
 
 @pytest.mark.parametrize(("ends", "told"), [
     ((0.27, 0.125, 0.02), ("comes down to a floor where", ", as the text says. With the same penalty and no bound it shows")),
-    ((0.35, 0.125, 0.02), ("is above its floor where", " still. With the same penalty and no bound it shows none")),
+    ((0.35, 0.125, 0.02), ("is still above its floor where", "). With the same penalty and no bound it shows none")),
     ((0.27, 0.125, 0.13), ("comes down to a floor where", "no bound it is no lower: 0.400 at n = 50, 0.130 at n = 100")),
 ])  # fmt: skip
 def test_what_is_said_of_floors_follows_the_numbers(ends, told):
