@@ -376,8 +376,8 @@ def test_rates_that_are_said_to_be_above_both_bounds_are(rate, above):
 
 
 @pytest.mark.parametrize(("free", "held", "told"), [
-    ((60, 90), (50, 0), "fails and so does its end: with mu = 1/n 60% of fits err somewhere at n = 20 and 90% at n = 80"),
-    ((60, 10), (50, 0), "fails but its end does not: with mu = 1/n 60% of"),
+    ((60, 90), (50, 0), "fails and so does its conclusion: with mu = 1/n 60% of fits err somewhere at n = 20 and 90% at n"),
+    ((60, 10), (50, 0), "fails but its conclusion does not: with mu = 1/n 60% of"),
     ((60, 90), (50, 25), "; mu = 0.1 mends it (25% of 100 at n = 80)."),
     ((60, 90), (50, 26), "; mu = 0.1 does not mend it (26% of 100 at n = 80)."),
 ])  # fmt: skip
