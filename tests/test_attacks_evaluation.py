@@ -107,6 +107,8 @@ def test_a_table_of_attacks(net, points):
         assert rows[name][0] >= rows[name][1]
     assert str(table).splitlines()[1].split() == ["linf", "0.05", "0.15"]
     assert table.to_dict()["clean"] == table.clean
+    with pytest.raises(ValueError, match="expected a radius of the table, 0.05, 0.15, got 8/255"):
+        table.minimum(8 / 255)
     with pytest.raises(ValueError, match="Unknown attack 'pgd-hinge'. Available: .*LOSS is one of ce,"):
         attacks.evaluate(net, x, y, 0.1, attacks=["pgd-hinge"])
     for wrong in ({"eps": []}, {"attacks": []}, {"attacks": "pgd-ce"}):

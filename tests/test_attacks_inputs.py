@@ -138,7 +138,7 @@ class Detached(nn.Module):
 def test_probabilities_are_warned_about_at_the_line_that_attacks(net, points, attack):
     model = nn.Sequential(net, nn.Softmax(1)).eval()
     with pytest.warns(UserWarning, match="the scores are probabilities") as told:
-        attack(model, *points, [0.1] if attack is attacks.gaussian_noise else 0.1)
+        attack(model, points[0][:5], points[1][:5], [0.1] if attack is attacks.gaussian_noise else 0.1)
     assert {warning.filename for warning in told} == {__file__}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from dataclasses import dataclass
@@ -51,6 +52,23 @@ def test_an_interrupted_evaluation_resumes_to_the_same_result(net, points, tmp_p
             assert torch.equal(getattr(resumed, name), getattr(expected, name)), name
         assert resumed.attack == expected.attack
         assert resumed.loss == expected.loss
+
+
+@pytest.mark.parametrize(("took", "saves"), [(0.5, 10), (5.0, 2)])
+def test_saving_takes_a_twentieth_of_the_time_at_most(tmp_path, monkeypatch, took, saves):
+    """200 steps of a second each; the last save is the end's."""
+    clock, written = Clock(), []
+
+    def write(*arguments):
+        clock.now += took
+        written.append(clock.now)
+
+    monkeypatch.setattr("squareloss.attacks._run.time.monotonic", lambda: clock.now)
+    monkeypatch.setattr(RUN._save, "write", write)
+    stages = [RUN.Stage("one", (Falling(clock, 0.0, 200),))]
+    x, y = torch.full((100, 1), 0.6), torch.zeros(100, dtype=torch.int64)
+    RUN.attack(Threshold(), x, y, 0.2, lambda classes: stages, {"save": tmp_path / "a.safetensors"})
+    assert len(written) - 1 == saves
 
 
 # rounds at once
@@ -290,6 +308,13 @@ def test_a_terminal_has_one_line_and_a_file_one_now_and_then(monkeypatch, capsys
     written = capsys.readouterr().err
     assert (written.count("\r"), written.count("\n")) == (over, ends)
     assert written.endswith("\n") and "the end" in written.splitlines()[-1]
+
+
+def test_a_notebook_has_one_line_as_a_terminal_has(monkeypatch):
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()  # says that it is no terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert PROGRESS.every() == 0.5 and PROGRESS.put("a line", 9) == 6
+    assert stream.getvalue() == "\ra line   "
 
 
 @pytest.mark.parametrize(

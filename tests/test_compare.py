@@ -257,6 +257,11 @@ def test_what_is_asked_for_is_planned(tmp_path):
     assert own["splits"] == "48 training, 12 validation, 20 test samples; the test set is the data's own"
 
 
+def test_only_the_readings_that_are_compared_are_explained():
+    told = [dict(plan("digits", losses=losses, device="cpu").header.facts)["probabilities"] for losses in ("ce", "ce,ce+asinh")]
+    assert "+" not in told[0] and "+asinh" in told[1] and "+temperature" not in told[1]
+
+
 def test_temperature_readings_do_not_change_what_is_trained():
     plain, both = (
         plan("digits", losses="ce", device="cpu").study,

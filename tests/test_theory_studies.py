@@ -376,8 +376,8 @@ def test_rates_that_are_said_to_be_above_both_bounds_are(rate, above):
 
 
 @pytest.mark.parametrize(("free", "held", "told"), [
-    ((60, 90), (50, 0), "fails and so does its end: with mu = 1/n 60% of fits err somewhere at n = 20 and 90% at n = 80"),
-    ((60, 10), (50, 0), "fails but its end does not: with mu = 1/n 60% of"),
+    ((60, 90), (50, 0), "fails and so does its conclusion: with mu = 1/n 60% of fits err somewhere at n = 20 and 90% at n"),
+    ((60, 10), (50, 0), "fails but its conclusion does not: with mu = 1/n 60% of"),
     ((60, 90), (50, 25), "; mu = 0.1 mends it (25% of 100 at n = 80)."),
     ((60, 90), (50, 26), "; mu = 0.1 does not mend it (26% of 100 at n = 80)."),
 ])  # fmt: skip
@@ -394,7 +394,7 @@ def test_what_is_said_of_the_opposite_caps_follows_the_numbers(free, held, told)
 
 @pytest.mark.parametrize(("ends", "told"), [
     ((0.27, 0.125, 0.02), ("comes down to a floor where", ", as the text says. With the same penalty and no bound it shows")),
-    ((0.35, 0.125, 0.02), ("is above its floor where", " still. With the same penalty and no bound it shows none")),
+    ((0.35, 0.125, 0.02), ("is still above its floor where", "). With the same penalty and no bound it shows none")),
     ((0.27, 0.125, 0.13), ("comes down to a floor where", "no bound it is no lower: 0.400 at n = 50, 0.130 at n = 100")),
 ])  # fmt: skip
 def test_what_is_said_of_floors_follows_the_numbers(ends, told):

@@ -7,16 +7,21 @@ import time
 
 
 def every() -> float:
-    """Seconds between two lines: a terminal's is written over the one before, in a file all of them stay."""
-    return 0.5 if sys.stderr.isatty() else 5.0
+    """Seconds between two lines: where one is written over the one before, or in a file, in which all of them stay."""
+    return 0.5 if _rewrites() else 5.0
 
 
 def put(line: str, width: int) -> int:
-    """Write a line, in a terminal over the one before, of this width; returns the width to write over next, or to end."""
-    terminal = sys.stderr.isatty()
-    sys.stderr.write("\r" + line.ljust(width) if terminal else line + "\n")
+    """Write a line, over the one before of this width if that can be; returns the width to write over next, or to end."""
+    over = _rewrites()
+    sys.stderr.write("\r" + line.ljust(width) if over else line + "\n")
     sys.stderr.flush()
-    return len(line) if terminal else 0
+    return len(line) if over else 0
+
+
+def _rewrites() -> bool:
+    """Whether a line can be written over: in a terminal, and in a notebook, whose stream says that it is none."""
+    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel.")
 
 
 class Line:

@@ -15,7 +15,7 @@ _STEEPEST = 0.5  # power of the passes that points are expected to fall by, at m
 
 
 class Progress:
-    """Writes a line now and then, in a terminal always the same one; off unless `show`."""
+    """Writes a line now and then, in a terminal or notebook always the same one; off unless `show`."""
 
     def __init__(self, show: bool) -> None:
         self.show = show

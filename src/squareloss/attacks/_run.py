@@ -35,7 +35,7 @@ from squareloss.attacks._random import PerExample, Published
 from squareloss.attacks._rounds import Advancing, Options, Plan, Problem, Stage, State
 from squareloss.attacks.results import AttackResult, Ledger
 
-SAVE_SECONDS = 20.0  # between saves
+SAVE_SECONDS = 20.0  # between saves, and so many times what the last one took if that was more than a second
 _ROUNDING = 1e-3  # of the largest score: float32 scores of a point differ by less between batches, whatever the algorithms
 _PASS = 256  # points times rounds that run at once
 _STUCK = (
@@ -91,6 +91,7 @@ class Evaluation:
         self.path = None if save is None else Path(save)
         self.mark = "" if self.path is None else self._fingerprint()
         self._began, self._before, self._saved = time.monotonic(), 0.0, time.monotonic()
+        self._took = 0.0  # the last save
 
     def run(self) -> Ledger:
         """Everything, from where the saved file stops if there is one."""
@@ -319,7 +320,7 @@ class Evaluation:
         return [t for s in self.stages for r in s.rounds if isinstance(t := getattr(r, "targets", None), Tensor)]
 
     def _write_if_due(self) -> None:
-        if time.monotonic() - self._saved >= SAVE_SECONDS:
+        if time.monotonic() - self._saved >= SAVE_SECONDS * max(1.0, self._took):
             self._write()
 
     def _write(self) -> None:
@@ -330,8 +331,10 @@ class Evaluation:
         drawn = self.problem.draws.state()
         tensors |= {k: v for k, v in {"pool": self.pool, "draws": drawn}.items() if v is not None}
         where = {"stage": self.stage, "wave": self.wave, "round": self.round, "step": self.step}
+        begun = time.monotonic()
         _save.write(self.path, tensors, {"fingerprint": self.mark, "seconds": self.seconds(), **where})
         self._saved = time.monotonic()
+        self._took = self._saved - begun
 
     def _load(self) -> bool:
         """Go to where the saved file stops; False if there is none."""

@@ -19,7 +19,7 @@ def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str, targets: 
 
     Weights alone would not do: two models may read the same outputs as other scores.
     """
-    digest = hashlib.sha256(re.sub("0x[0-9a-f]+", "", f"{model} {settings}").encode())  # no addresses
+    digest = hashlib.sha256(re.sub("0x[0-9a-fA-F]+", "", f"{model} {settings}").encode())  # no addresses
     for tensor in [x, y, *targets, *model.state_dict().values()]:
         digest.update(content(tensor))
     return digest.hexdigest()

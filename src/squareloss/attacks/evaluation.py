@@ -54,6 +54,8 @@ class AttackTable:
 
     def minimum(self, eps: float) -> float:
         """The share of points that no attack in the table breaks."""
+        if eps not in self.eps:
+            raise ValueError(f"expected a radius of the table, {', '.join(map(eps_text, self.eps))}, got {eps_text(eps)}")
         broken = torch.stack([r.broken.cpu() for (_, e), r in self.results.items() if e == eps]).any(0)
         return float((~broken).double().mean())
 

@@ -192,7 +192,7 @@ def _counted(column: Any, name: str) -> list[str]:
         return []
     return [
         f"column {name!r}: every whole number from {low} to {high}, once each; if these number the rows, drop it: "
-        "in a file that is sorted they tell the class"
+        "in a file sorted by class they give the class away"
     ]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from squareloss._warnings import warn
 from squareloss.lab.runs.store import Store, StoreError, explained, write_atomically
 
 
@@ -122,7 +122,7 @@ def read(store: Store, study: str) -> list[Header]:
         try:
             found.append(_read(path))
         except StoreError as error:
-            warnings.warn(f"{error}; it is left out", stacklevel=2)
+            warn(f"{error}; it is left out")
     last: dict[str, Header] = {}
     for header in sorted(found, key=lambda header: header.date, reverse=True):
         last.setdefault(header.key, header)

@@ -18,13 +18,13 @@ import shutil
 import tempfile
 import time
 import uuid
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from squareloss._warnings import warn
 from squareloss.lab.runs import facts
 from squareloss.lab.runs.study import SAFE, Artefact, Job, Result, check_name, finite, hash_of, unfinite
 
@@ -134,7 +134,7 @@ class Store:
                 try:
                     found.append(read(path))
                 except StoreError as error:
-                    warnings.warn(f"{error}; it is left out", stacklevel=2)
+                    warn(f"{error}; it is left out")
         return sorted(found, key=lambda r: (r.study, r.cell, r.hash, r.seed))
 
     def write(self, study: str, result: Result) -> Path:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from squareloss._checks import choose
+from squareloss._warnings import warn
 from squareloss.lab.training.recipes import OPTIMISERS
 
 Objective = Callable[[Tensor, Tensor], Tensor]  # outputs (..., n, width) and labels (..., n) to losses (..., n)
@@ -299,7 +300,7 @@ def _usable(compiled: Step, plain: Step, *arguments: Any) -> Step:
             compiled(*arguments)
     except TorchDynamoException as error:
         reason = str(error).strip().partition("\n")[0]
-        warnings.warn(f"training without compilation, which takes longer: {reason}", RuntimeWarning, stacklevel=2)
+        warn(f"training without compilation, which takes longer: {reason}", RuntimeWarning)
         return plain
     return compiled
 

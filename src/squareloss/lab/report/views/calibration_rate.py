@@ -63,8 +63,8 @@ def _floors(sides: dict[str, Series]) -> str:
     near = all(end <= NEAR * floor for end, floor in ends.values())
     below = free.means[-1] < min(floor for _, floor in ends.values())
     return (
-        f"Cross-entropy {'comes down to a floor' if near else 'is above its floor'} where its outputs have a hard bound C "
-        f"({'; '.join(told)}){', as the text says' if near else ' still'}. "
+        f"Cross-entropy {'comes down to a floor' if near else 'is still above its floor'} where its outputs have a hard bound "
+        f"C ({'; '.join(told)}){', as the text says' if near else ''}. "
         f"With the same penalty and no bound {'it shows none' if below else 'it is no lower'}: {free.means[0]:.3f} at n = "
         f"{free.x[0]:g}, {free.means[-1]:.3f} at n = {free.x[-1]:g}, a slope of {slope(free)}."
     )

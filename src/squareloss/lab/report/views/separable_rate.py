@@ -60,7 +60,8 @@ def _caps(free: Sequence[Record], held: Sequence[Record]) -> str:
     if not free or not held:
         return "The counterexample has no results."
     (first, last), fixed = (free[0], free[-1]), held[-1]
-    ends = "and so does its end" if last.spec["n"] > first.spec["n"] and _rate(last) >= _rate(first) else "but its end does not"
+    worse = last.spec["n"] > first.spec["n"] and _rate(last) >= _rate(first)
+    ends = "and so does its conclusion" if worse else "but its conclusion does not"
     mended = "mends it" if 2 * _rate(fixed) <= _rate(held[0]) else "does not mend it"
     return (
         f"Where the label is no function of the RKHS (two opposite caps), the statement's assumption fails {ends}: "

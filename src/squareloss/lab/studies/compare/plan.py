@@ -29,6 +29,10 @@ from squareloss.lab.studies.compare.study import Compare
 # square loss with a temperature is among them: on easy data its own probabilities are too timid, which a temperature mends
 DEFAULT_LOSSES = "ce,ce+temperature,simplex,simplex+temperature"
 SEEDS, ATTACKED, STEPS = 5, 1000, 20  # unless quick
+_FITTED = {
+    "temperature": "softmax(scores / T), T from validation",
+    "asinh": "softmax(a asinh((scores - c) / w)), a, c and w from validation",
+}
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def _header(study: Compare, data: Dataset, names: Sequence[str], seeds: range, c
         columns=columns(study, data),
         baseline=names[0],
         overlap=data.test.n / data.train.n if redrawn else 0.0,
-        facts=_facts(study, data, seeds, redrawn),
+        facts=_facts(study, data, names, seeds, redrawn),
         cut=cut,
         notes=(*data.notes, *_untested(data, redrawn)),
     )
@@ -148,7 +152,7 @@ def columns(study: Compare, data: Dataset) -> list[Column]:
     return found + [Column(f"robust_{e:g}", f"robust accuracy at {eps_text(e)}", "higher", percent=True) for e in study.eps]
 
 
-def _facts(study: Compare, data: Dataset, seeds: range, redrawn: bool) -> list[tuple[str, str]]:
+def _facts(study: Compare, data: Dataset, names: Sequence[str], seeds: range, redrawn: bool) -> list[tuple[str, str]]:
     recipe, shape = study.recipe, " x ".join(map(str, data.shape))
     name = study.network["name"]
     sizes = [str(study.network[key]).strip("[]") for key in ("width", "hidden") if key in study.network]
@@ -163,6 +167,7 @@ def _facts(study: Compare, data: Dataset, seeds: range, redrawn: bool) -> list[t
     training += f"{recipe.momentum:g}, weight decay {recipe.weight_decay:g}, {recipe.schedule} schedule"
     training += ", augmented" if recipe.augment else ""
     rates = ", ".join(f"{lr:g}" for lr in study.lrs)
+    fitted = [f"with +{name} {how}" for name, how in _FITTED.items() if any(row.endswith(f"+{name}") for row in names)]
     return [
         ("data", f"{data.name}: {data.num_classes} classes, inputs {shape}"),
         ("splits", splits + ("drawn anew by each seed" if redrawn else "the test set is the data's own")),
@@ -170,11 +175,7 @@ def _facts(study: Compare, data: Dataset, seeds: range, redrawn: bool) -> list[t
         ("training", training),
         ("learning rate", f"of {rates}, the best on the validation split, for each loss and seed"),
         ("seeds", f"{len(seeds)}; each gives all losses the same splits, initial weights, batches, noise and attacked points"),
-        (
-            "probabilities",
-            "softmax, or eta projected onto the simplex; with +temperature softmax(scores / T), T from validation, and with "
-            "+asinh softmax(a asinh((scores - c) / w)) likewise",
-        ),
+        ("probabilities", "; ".join(["softmax, or eta projected onto the simplex", *fitted])),
         ("ECE", "top label, 15 equal bins; that of clipped eta and the share outside [0, 1] beside it"),
         ("noise", "Gaussian, in standardised space"),
         ("attacks" if study.eps else "decision margin", attacks),

@@ -1,7 +1,7 @@
 """Excess risk where labels are noisy: kernel ridge with h and mu = c n^((d-1)/(2d-1)), against the bound of the theorem.
 
-    squareloss reproduce excess_risk --scale laptop      5 minutes on one busy core
-    squareloss reproduce excess_risk --scale paper       106 s on an H200, another study beside it
+    squareloss reproduce excess_risk --scale laptop      7 minutes on one busy core
+    squareloss reproduce excess_risk --scale paper       106 s on an H200, another study beside it, without kappa = 4 and 8
     expected: slopes at least as steep as -d (kappa + 1) / ((2d - 1)(kappa + 2)); e.g. d = 3, kappa = 1: about -0.9 against -0.4
 
 Targets have a known Tsybakov exponent kappa (`sphere.Target`). Excess risk and squared error are expectations over x by the
@@ -86,7 +86,7 @@ def _risk(f: Tensor, margin: Tensor, weight: Tensor) -> dict[str, Any]:
 STUDY = Theorem(
     name="excess_risk",
     summary="excess risk with noisy labels, against the bound, by dimension and Tsybakov exponent",
-    cost={"smoke": "seconds", "laptop": "5 minutes on one busy core", "paper": "106 s on an H200, another study beside it"},
+    cost={"smoke": "seconds", "laptop": "7 minutes on one busy core", "paper": "106 s on an H200, without kappa = 4 and 8"},
     specs=specs,
     measure=measure,
 )
