@@ -76,18 +76,34 @@ def suites() -> str:
     return markdown(columns, rows)
 
 
+def readings(first: str, second: str) -> list[tuple[Net, list[int], list[str]]]:
+    """Networks whose probabilities were read both ways, their seeds, and pairs of mean ECE, Brier score and NLL."""
+    both = []
+    for net in found():
+        seeds = sorted(net.by_seed(f"ece{first}").keys() & net.by_seed(f"ece{second}").keys())
+        if seeds:
+            pairs = [", ".join(mean(net, key + way, seeds) for way in (first, second)) for key in ("ece", "brier", "nll")]
+            both.append((net, seeds, pairs))
+    return both
+
+
+def mean(net: Net, key: str, seeds: list[int]) -> str:
+    """The mean of a measure over some seeds."""
+    return f"{sum(net.by_seed(key)[seed] for seed in seeds) / len(seeds):.4f}"
+
+
 def asinh() -> str:
     """What a temperature and `Asinh` make of each network's probabilities."""
-    rows = []
-    for net in found():
-        seeds = sorted(net.by_seed("ece+asinh").keys() & net.by_seed("ece+temperature").keys())
-        if seeds:
-            mean = lambda key, net=net, seeds=seeds: sum(net.by_seed(key)[seed] for seed in seeds) / len(seeds)
-            pairs = [f"{mean(f'{key}+temperature'):.4f}, {mean(f'{key}+asinh'):.4f}" for key in ("ece", "brier", "nll")]
-            rows.append([*who(net), str(len(seeds)), f"{mean('ece'):.4f}", *pairs])
+    rows = [[*who(net), str(len(s)), mean(net, "ece", s), *pairs] for net, s, pairs in readings("+temperature", "+asinh")]
     columns = ["data", "network", "loss", "seeds", "ECE as trained"]
     columns += [f"{name}: `Temperature`, `Asinh`" for name in ("ECE", "Brier", "NLL")]
     return markdown(columns, rows)
+
+
+def clipping() -> str:
+    """Eta of each network made probabilities by projection, and by clipping."""
+    rows = [[*who(net), str(len(s)), *pairs[:2]] for net, s, pairs in readings("", "+renormalised")]
+    return markdown(["data", "network", "loss", "seeds", "ECE: projected, clipped", "Brier: projected, clipped"], rows)
 
 
 def figures() -> str:
@@ -118,4 +134,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "images-figures": figures,
     "worst-case-networks": suites,
     "asinh": asinh,
+    "clipping": clipping,
 }
