@@ -1,8 +1,8 @@
 """`RidgeProbe` against logistic regression and `RidgeClassifierCV`: time of fit and model selection, accuracy, calibration.
 
     python benchmarks/probe.py                                   digits, 1000 random ReLU features; minutes
-    python benchmarks/probe.py --data DIR                        and CIFAR-10 in DIR, random convolutional features; an hour
-    python benchmarks/probe.py --embeddings FILE.npz             and any arrays train_x, train_y, test_x, test_y
+    python benchmarks/probe.py --data DIR                        CIFAR-10 in DIR, random convolutional features; an hour
+    python benchmarks/probe.py --embeddings FILE.npz             any arrays train_x, train_y, test_x, test_y
     python benchmarks/probe.py --data DIR --device cuda          the CIFAR-10 fit, path and leave-one-out on a GPU
 
 Every rival gets the same features, standardised, and two cores. Logistic regression is `LogisticRegressionCV`: lbfgs, its 10

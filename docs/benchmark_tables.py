@@ -82,7 +82,7 @@ def loss_speed() -> str:
             chip = "H200" if device == "cuda" else "2 cores"
             ratios = [f"{row[key]:.2f}" for key in ("ratio", "bare_ratio")]
             rows.append([chip, mode, str(row["classes"]), str(row["samples"]), *ratios])
-    return table(["on", "timed", "K", "N", "time of square loss / cross-entropy", "of a bare function"], rows)
+    return table(["on", "timed", "K", "N", "square loss / cross-entropy", "bare function / cross-entropy"], rows)
 
 
 def swap() -> str:

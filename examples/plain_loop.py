@@ -1,6 +1,6 @@
 """Square loss in a loop of your own: one line changes, the learning rate stays.
 
-Run: python examples/plain_loop.py (about a second on a laptop's CPU)
+Run: python examples/plain_loop.py (seconds on a laptop's CPU)
 """
 
 import tempfile
