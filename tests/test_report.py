@@ -79,6 +79,13 @@ def test_robustness_begins_with_the_clean_accuracy_at_radius_zero(filled, monkey
         assert list(line) == [found["accuracy"], *found["attacks"]["robust"]["worst case"]]
 
 
+def test_noise_begins_with_the_accuracy_of_the_same_seed_though_another_is_left_out(monkeypatch):
+    stds = {0: [0.1, 0.2], 1: [0.1, 0.3], 2: [0.1, 0.2]}
+    found = {s: {"accuracy": 0.9 + s / 100, "noise": {"std": std, "accuracy": [0.8, s / 10]}} for s, std in stds.items()}
+    x, y = drawn_lines(monkeypatch, [Row("ce", "ce", found)])["standard deviation of the noise"]["ce"]
+    assert x.tolist() == [0.0, 0.1, 0.2] and y.tolist() == [[0.9, 0.8, 0.0], [0.92, 0.8, 0.2]]
+
+
 def test_the_margin_is_drawn_as_a_survival_function(monkeypatch):
     reach = np.random.default_rng(0).exponential(1.0, 50)
     row = Row("ce", "ce", {0: {"distances": {"radius": [*reach, np.inf]}}})
@@ -270,7 +277,7 @@ def test_unknown_formats_and_empty_folders(filled, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(StoreError, match="expected results in .*empty, found none"):
         write(tmp_path / "empty")
-    with pytest.raises(StoreError, match="found none; pass one of .*out$"):
+    with pytest.raises(StoreError, match=f"found none; pass one of {re.escape(str(filled[0].folder))}$"):
         write(filled[0].folder.parent)
 
 

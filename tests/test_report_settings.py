@@ -17,6 +17,7 @@ from squareloss.lab.report.rows import rows_of
 from squareloss.lab.report.write import of
 from squareloss.lab.runs import Cell, Job, Result, Store
 from squareloss.lab.studies import run
+from squareloss.lab.studies.compare.plan import plan
 
 
 @pytest.fixture
@@ -96,6 +97,16 @@ def test_how_many_networks_share_a_gpu_is_no_setting(filled):
     table1 = studies.get("table1")
     headers = [run.header_of(run.with_settings(table1, [f"together={n}"]), "paper", [0]) for n in (2, 4)]
     assert headers[0].key == headers[1].key  # nor are they of two settings in a folder
+
+
+def test_other_readings_are_told_by_the_names_of_the_losses_alone(tmp_path):
+    store = Store(tmp_path)
+    for losses in ("ce,focal", "ce,simplex+asinh"):
+        made = plan("digits", losses=losses, device="cpu")
+        made.header.write(store)
+        for cell in made.study.cells("laptop"):
+            store.write("compare", Result(Job(cell, 0), metrics(0.9, 0, 0.0)))
+    assert [report.settings for report in gather(tmp_path)] == [f"losses {rows}" for rows in ("ce, simplex+asinh", "ce, focal")]
 
 
 def test_settings_that_are_told_alike_are_told_apart_by_when_and_how(filled):

@@ -26,7 +26,8 @@ from squareloss.lab.report.tables import Table
 from squareloss.lab.report.views import View, view
 from squareloss.lab.runs.store import Record, Store, StoreError, explained, write_atomically
 
-_NO_SETTING = ("cost", "seeds", "together")  # facts that change no result: how long, how often, how many networks at once
+# facts that change no result: how long, how often, how many networks at once, and what the names of the readings mean
+_NO_SETTING = ("cost", "seeds", "together", "probabilities")
 
 
 @dataclass(frozen=True)
