@@ -141,15 +141,16 @@ def test_a_table_is_saved_attack_by_attack_and_begun_again_where_it_was(points, 
     for key, result in whole.results.items():
         assert torch.equal(result.x_adv, again.results[key].x_adv) and result.by_loss() == again.results[key].by_loss()
     with pytest.raises(ValueError, match="saved with another model"):  # eta by another coding
-        attacks.evaluate(net, x, y, 0.05, attacks=["pgd-ce@eta"], coding=Simplex(), save=tmp_path / "table")
+        attacks.evaluate(Limited(net, None), x, y, 0.05, attacks=["pgd-ce@eta"], coding=Simplex(), save=tmp_path / "table")
     assert not torch.equal(whole.results["pgd-ce", 0.15].x_adv, whole.results["pgd-ce@eta", 0.15].x_adv)
     for name, attack, own in (
         ("pgd-ce_targeted", attacks.pgd, {"targets": 9}),
         ("apgd-margin_targeted", attacks.apgd_targeted, {"targets": 9}),
         ("pgd-residual", attacks.pgd, {"coding": coding}),
     ):
-        alone = attack(net, x, y, 0.15, loss=name.split("-")[1], **own)
-        assert torch.equal(alone.x_adv, whole.results[name, 0.15].x_adv)
+        for eps in (0.05, 0.15):
+            alone, found = attack(net, x, y, eps, loss=name.split("-")[1], **own), whole.results[name, eps]
+            assert torch.equal(alone.x_adv, found.x_adv) and torch.equal(alone.forwards, found.forwards)
 
 
 def test_eta_of_a_classifier_with_reduced_outputs(points):

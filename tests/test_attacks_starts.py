@@ -13,11 +13,11 @@ from squareloss import attacks
 from squareloss.attacks import _common
 from squareloss.attacks._network import Network
 from squareloss.attacks._random import PerExample
-from squareloss.attacks._rounds import Problem
+from squareloss.attacks._rounds import Problem, set_target
 from squareloss.attacks.apgd import APGDRound
 from squareloss.attacks.fab import FABRound
 from squareloss.attacks.losses import objective
-from squareloss.attacks.pgd import PGDRound, set_target
+from squareloss.attacks.pgd import PGDRound
 from squareloss.attacks.shrinking import ShrinkRound
 from squareloss.attacks.square_attack import SquareRound
 from squareloss.models import MLP

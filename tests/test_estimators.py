@@ -202,6 +202,8 @@ def test_numbers_and_text_are_no_labels_of_one_model(blobs: tuple[np.ndarray, np
         assert same(model, untouched)
     with pytest.raises(ValueError, match="labels that are text, as the classes .* are, got numbers such as"):
         small().partial_fit(X, y, classes=["0", "1", "2"])
+    with pytest.raises(ValueError, match=r"labels among the classes \[\], got \[0 1 2\]"):
+        small().partial_fit(X, y, classes=[])
 
 
 def test_nearly_all_samples_can_be_held_back_but_not_all(blobs: tuple[np.ndarray, np.ndarray]) -> None:
@@ -394,6 +396,7 @@ def test_results_depend_on_the_seed_alone(blobs: tuple[np.ndarray, np.ndarray]) 
     assert same(*models)
     assert not same(models[0], small(early_stopping=True, random_state=1).fit(X, y))
     assert not same(small(random_state=None).fit(X, y), small(random_state=None).fit(X, y))
+    assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
     state = np.random.RandomState(0)
     assert not same(small(random_state=state).fit(X, y), small(random_state=state).fit(X, y))
 

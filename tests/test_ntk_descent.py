@@ -182,6 +182,8 @@ def test_bad_input_is_refused():
         draw([0], 5, 3, antisymmetric=True)
     with pytest.raises(ValueError, match="Available: zero, start"):
         train(networks, x, y, 1, mu=0.1, rate=0.1, toward="one")
+    with pytest.raises(ValueError, match="Available: zero, start"):
+        Linear.fit(networks.kernel(x), y, networks.outputs(x), mu=0.1, rate=0.1, toward="one")
     with pytest.raises(ValueError, match="Available: square, logistic"):
         train(networks, x, y, 1, mu=0.1, rate=0.1, loss="hinge")
     with pytest.raises(ValueError, match="ascend"):

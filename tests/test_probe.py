@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import sys
 from itertools import count
 
 import numpy as np
@@ -215,11 +216,12 @@ def test_weights_count_in_the_probability_map():
 def test_the_probability_map_shows_progress_with_an_estimate(capsys, monkeypatch, pace, left):
     clock = count(0, pace)
     monkeypatch.setattr("squareloss._progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     x, y = blobs(n=200)
     RidgeProbe(verbose=True).fit(x, y)
     shown = capsys.readouterr().err
     assert re.search(rf"probability map: +5%, {left} left", shown)
-    assert shown.endswith("\n")
+    assert shown.endswith("\n") and shown.count("\n") == 1
     RidgeProbe().fit(x, y)
     assert capsys.readouterr().err == ""
 

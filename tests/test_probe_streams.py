@@ -1,5 +1,6 @@
 """RidgeProbe on streams: one fit in many pieces, samples forgotten, classes that come late, chunks and memory maps."""
 
+import sys
 from itertools import count
 
 import numpy as np
@@ -467,6 +468,10 @@ def test_a_stream_says_how_far_it_is(capsys, monkeypatch, total, said):
     assert list(_estimator_inputs.watch(blocks, total, "sums", verbose=True)) == blocks
     shown = capsys.readouterr().err
     assert shown.count("\n") == 3 and shown.splitlines()[-1] == said
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert list(_estimator_inputs.watch(blocks, total, "sums", verbose=True)) == blocks
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1 and shown.split("\r")[-1].rstrip(" ") == said + "\n"
     assert list(_estimator_inputs.watch(blocks, total, "sums", verbose=False)) == blocks
     assert capsys.readouterr().err == ""
 

@@ -97,7 +97,7 @@ def _is_missing(value: Any) -> bool:
 
 def check_kind(classes: Array, labels: Array) -> None:
     """Raise if the classes are numbers and the labels text, or the other way: together, NumPy would make all of them text."""
-    if not len(labels):
+    if not len(labels) or not len(classes):
         return
     (one,), (first,) = classes[:1].tolist(), labels[:1].tolist()
     known, got = ("text" if isinstance(label, (str, bytes)) else "numbers" for label in (one, first))
