@@ -9,8 +9,8 @@ calibrated probabilities are worth having.
 
 from __future__ import annotations
 
+import argparse
 import csv
-import sys
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def rows(count: int, seed: int = 0) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def main(path: str = "customers.csv", count: int = 2000) -> None:
+def main(path: str, count: int = 2000) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["age", "income", "visits", "months", "city", "plan", "leaves"])
@@ -45,4 +45,6 @@ def main(path: str = "customers.csv", count: int = 2000) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", nargs="?", default="customers.csv")
+    main(parser.parse_args().path)

@@ -6,7 +6,7 @@ squareloss compare shapes --quick
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ def draw(kind: str, rng: np.random.Generator, size: int = 32) -> Image.Image:
     return image
 
 
-def main(folder: str = "shapes", each: int = 150) -> None:
+def main(folder: str, each: int = 150) -> None:
     rng = np.random.default_rng(0)
     for kind in CLASSES:
         place = Path(folder, kind)
@@ -42,4 +42,6 @@ def main(folder: str = "shapes", each: int = 150) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", default="shapes")
+    main(parser.parse_args().folder)

@@ -122,8 +122,10 @@ def test_some_losses_need_more_than_two_classes(name, classes):
 def test_names_are_checked():
     with pytest.raises(ValueError, match="Unknown attack loss 'hinge'. Available: ce, softmax_probability"):
         losses.objective("hinge")
-    with pytest.raises(ValueError, match="'angle_targeted' is targeted"):
+    with pytest.raises(ValueError, match="'angle_targeted' is targeted: pgd takes it with targets="):
         losses.objective("angle_targeted")
+    with pytest.raises(ValueError, match="'residual' is untargeted: leave targets out"):
+        losses.objective("residual", targeted=True)
     assert losses.objective("angle", targeted=True).name == "angle_targeted"
     with pytest.raises(ValueError, match="expected scale > 0"):
         losses.objective("ce", scale=0)

@@ -1,6 +1,7 @@
 """The examples run, and what they claim of Lightning, Accelerate, transformers and skorch holds in the real libraries."""
 
 import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,15 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 def example(name, run_name="example"):
     return runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name=run_name)
+
+
+@pytest.mark.parametrize("name", ["make_csv", "make_image_folder"])
+def test_help_is_not_taken_for_a_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit):
+        example(name, "__main__")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_example_is_tested():

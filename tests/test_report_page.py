@@ -115,6 +115,7 @@ def test_pictures_of_the_runs_are_embedded(tmp_path):
     )
     page = write(tmp_path).read_text()
     assert 'src="data:image/png;base64,iVBORyBub3QgcmVhbGx5"' in page
+    assert "1 result of s" in page
     next(tmp_path.rglob("*boundary.png")).unlink()
     assert "data:image/png" not in write(tmp_path).read_text(), "the numbers are there without it"
 

@@ -60,6 +60,9 @@ def test_bootstrap_interval_is_the_basic_one():
     found = bootstrapped(0.8, 0.0, a, b)
     assert (found.low, found.high) == pytest.approx((1.6 - np.quantile(a, 0.975), 1.6 - np.quantile(a, 0.025)))
     assert bootstrapped(0.8, 0.0, [math.inf], [0.0]).low is None
+    same = bootstrapped(0.8, 0.8, a, a)
+    assert (same.low, same.high) == (0, 0)
+    assert same.interval("{:.2f}".format) == "(one seed, no spread in draws of the test points)"
 
 
 def test_summary_and_agreement():

@@ -142,6 +142,7 @@ def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
     assert [row[6].text == "–" for row in table.rows] == [False, True]
     (said,) = cautions(rows, header)
     assert said.startswith("One seed")
+    assert not cautions(rows[:1], header), "of one loss there is no interval"
     more = Result(
         Job(Cell("simplex", {"task": "t", "loss": "simplex"}), 1),
         {"accuracy": 0.94},
@@ -187,6 +188,7 @@ def test_cautions_are_found_in_the_numbers(tmp_path):
     assert "no temperature is best for 1 of 3 seeds" in said
     assert "1 of 5 jobs have no result yet" in said
     assert "upper bounds" in said
+    assert "interval" not in said, "of one loss there is none"
 
 
 def test_what_is_open_is_a_list_and_smoke_is_said_to_be_smoke(filled):

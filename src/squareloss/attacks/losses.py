@@ -160,8 +160,11 @@ def objective(
     names = TARGETED if targeted else UNTARGETED
     name = loss if loss in names else f"{loss}_targeted" if targeted else loss
     if name not in names:
-        other = UNTARGETED if targeted else TARGETED
-        hint = f"; {loss!r} is {'un' if targeted else ''}targeted" if loss in other else ""
+        hint = ""
+        if loss in UNTARGETED:
+            hint = f"; {loss!r} is untargeted: leave targets out"
+        elif loss in TARGETED:
+            hint = f"; {loss!r} is targeted: pgd takes it with targets=..., Auto-PGD as apgd_targeted"
         raise ValueError(f"Unknown attack loss {loss!r}. Available: {', '.join(names)}{hint}")
     return Objective(name, names[name], targeted, scale, coding if name in CODED else None)
 

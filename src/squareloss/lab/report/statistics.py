@@ -107,7 +107,8 @@ def bootstrapped(a: float, b: float, replicates_a: Sequence[float], replicates_b
         return Difference(value, None, None, "infinite for some draws")
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Difference(value, float(2 * value - high), float(2 * value - low), "one seed, bootstrap of the test points")
+    how = "one seed, bootstrap of the test points" if low < high else "one seed, no spread in draws of the test points"
+    return Difference(value, float(2 * value - high), float(2 * value - low), how)
 
 
 def quantile(freedom: float) -> float:

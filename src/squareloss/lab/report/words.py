@@ -221,9 +221,10 @@ def _cautions_of_seeds(rows: Sequence[Row], header: Header) -> list[str]:
     most = max((len(row.metrics) for row in rows), default=0)
     if 1 < most < 5 and any(v.word == SAME for v in verdicts(rows, header)):
         lines.append(f"{most} seeds make wide intervals; the same command with --seeds 10 adds to these results.")
-    if header.baseline and most > 1:
+    compared = header.baseline and len(rows) > 1  # else there is no interval to speak of
+    if compared and most > 1:
         lines.append("Each interval is a 95% one by itself: of twenty, one misleads by chance.")
-    if header.baseline and most == 1:
+    if compared and most == 1:
         lines.append("One seed: intervals are over test points alone and say nothing of other initial weights or splits.")
     if any(key.startswith("robust_") for row in rows for m in row.metrics.values() for key in m):
         lines.append("Robust accuracies are upper bounds: a stronger attack may find more.")
