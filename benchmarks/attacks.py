@@ -179,7 +179,7 @@ def one_suite(model: nn.Module, x: Tensor, y: Tensor, arguments: argparse.Namesp
     run = lambda: attacks.autoattack(model, x, y, 8 / 255, batch_size=arguments.batch_size)
     attacks.apgd(model, x[:32], y[:32], 8 / 255, steps=2)
     ours, result = timed(run)
-    print(f"ours: {ours:.1f} s, {result.summary()}", flush=True)
+    print(f"ours: {ours:.1f} s, {result}", flush=True)
     model = channels_first(model)
     trials = {b: timed(lambda b=b: published(model, x, y, "Linf", 8 / 255, b, ["apgd-ce"]))[0] for b in BATCHES}
     batch = min(trials, key=lambda b: trials[b])
@@ -217,7 +217,7 @@ def parity(arguments: argparse.Namespace) -> None:
     x, y = images(arguments, arguments.parity)
     model = Classifier.load(arguments.adversarial).eval().cuda()
     ours, result = timed(lambda: attacks.autoattack(model, x, y, 8 / 255, batch_size=arguments.batch_size))
-    print(f"ours: {ours:.1f} s, {result.summary()}", flush=True)
+    print(f"ours: {ours:.1f} s, {result}", flush=True)
     theirs, broken = 0.0, torch.zeros(0, dtype=torch.bool, device=x.device)
     for part, labels in zip(x.split(1000), y.split(1000), strict=True):
         seconds, found = timed(lambda part=part, labels=labels: published(model, part, labels, "Linf", 8 / 255, 1000))
@@ -262,7 +262,7 @@ def losses_table(arguments: argparse.Namespace) -> None:
                 f"  passes at {eps * 255:.0f}/255: worst_case {worst}, autoattack {auto}, ratio {worst / auto:.3f}", flush=True
             )
         report = attacks.masking_report(model, x, y, 2 / 255, batch_size=arguments.batch_size)
-        print(report.summary(), flush=True)
+        print(report, flush=True)
         rows.append({"network": Path(path).name, **table.to_dict(), "masking": report.to_dict()})
         write("attacks_losses_cuda", rows)
 

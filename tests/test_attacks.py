@@ -298,7 +298,8 @@ def test_passes_are_counted(net, points):
     square = attacks.square_attack(net, x, y, EPS["l2"], norm="l2", queries=20)
     assert set(square.forwards[~square.broken].tolist()) == {22}
     assert square.passes == int(square.forwards.sum())
-    assert "forwards" in square.summary()
+    assert repr(square) == str(square) and str(square).startswith(f"clean {square.clean_accuracy:.2%}, robust ")
+    assert f"{square.passes} forwards, 0 backwards" in str(square)
 
 
 def test_squares_that_failed_are_not_run_again(net, points, monkeypatch):

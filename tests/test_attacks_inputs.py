@@ -147,7 +147,7 @@ def test_a_gradient_of_exactly_zero_is_told(net, points, attack):
     model = nn.Sequential(net, Rounded()).eval()
     with pytest.warns(UserWarning, match=r"exactly zero for (\d+) of the \1 points that stand.*square_attack") as said:
         result = attack(model, *points, 0.01, steps=3, restarts=2)
-    assert len(said) == 1 and result.notes == [str(said[0].message)] and "exactly zero" in result.summary()
+    assert len(said) == 1 and result.notes == [str(said[0].message)] and "exactly zero" in str(result)
     assert attack(net, *points, 0.01, steps=3, restarts=2).notes == []
 
 

@@ -62,7 +62,7 @@ def test_the_masking_report_tells_a_hidden_gradient_from_none(net, points):
     assert collapsed.tied > 0.5 > honest.tied
     assert any("DLR is blind" in sign for sign in collapsed.signs())
     json.dumps(collapsed.to_dict())
-    assert "masking report on 60 points" in collapsed.summary()
+    assert "masking report on 60 points" in str(collapsed)
 
 
 def test_the_masking_report_of_two_classes_says_nothing_of_losses_that_need_three(two_classes):
@@ -83,13 +83,15 @@ def test_radii_and_seeds_of_numpy_and_torch_are_those_of_python(two_classes):
     expected = attacks.worst_case(net, x[:20], y[:20], 0.125, seed=3)
     for eps, seed in ((np.float32(0.125), np.int64(3)), (torch.tensor(0.125), np.int32(3))):
         found = attacks.worst_case(net, x[:20], y[:20], eps, seed=seed)
-        assert plain(found) == plain(expected) and "0.125" in found.summary()
+        assert plain(found) == plain(expected) and "0.125" in str(found)
 
 
 def test_the_report_of_the_worst_case_is_that_of_its_ball():
     g = torch.Generator().manual_seed(0)
     model, x, y = MLP(9, (), 3, generator=g).eval(), torch.rand(6, 9, generator=g), torch.tensor([0, 1, 2] * 2)
-    found = attacks.worst_case(model, x, y, 0.5, norm="l2", seed=3).report
+    worst = attacks.worst_case(model, x, y, 0.5, norm="l2", seed=3)
+    found = worst.report
+    assert str(worst) == f"{worst.result}\n{found}"
     assert found == attacks.masking_report(model, x, y, 0.5, norm="l2", seed=3) and found.eps == [0.5, 1.0, 2.0, 3.0]
 
 
@@ -133,7 +135,7 @@ FINE = attacks.MaskingReport(
 def test_each_sign_of_masking_is_told_alone(found, sign):
     report = replace(FINE, **found)
     assert [sign in each for each in report.signs()] == [True] * (sign is not None)
-    assert report.summary().splitlines()[-1].startswith(f"  sign: {sign or 'none'}")
+    assert str(report).splitlines()[-1].startswith(f"  sign: {sign or 'none'}")
 
 
 def test_radii_double_up_to_every_corner_of_the_box():

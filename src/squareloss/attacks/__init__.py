@@ -2,7 +2,7 @@
 
     result = autoattack(model, x, y, eps=8 / 255)       # the published suite, faster
     worst = worst_case(model, x, y, eps=2 / 255)        # the adaptive one for square loss, with a masking report
-    print(result.summary(), worst.summary())
+    print(result, worst, sep="\n")
 
 Every attack returns an `AttackResult`: for each point whether it broke, by which attack, loss and step, and what it cost.
 """

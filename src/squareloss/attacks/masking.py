@@ -72,8 +72,7 @@ class MaskingReport:
             found.append(f"DLR is blind to the true class on {self.tied:.1%} of the points: the runners-up tie")
         return found
 
-    def summary(self) -> str:
-        """Some lines to print."""
+    def __str__(self) -> str:
         lines = [
             f"masking report on {self.points} points",
             f"  eps {' '.join(eps_text(e) for e in self.eps)}: {_row(self.accuracy_by_eps)}",

@@ -61,14 +61,15 @@ class AttackResult:
         """How many points each (attack, loss) broke."""
         return dict(Counter(f"{a} {b}".strip() for a, b in zip(self.attack, self.loss, strict=True) if a))
 
-    def summary(self) -> str:
-        """Some lines to print."""
+    def __str__(self) -> str:
         lines = [
             f"clean {self.clean_accuracy:.2%}, robust {self.robust_accuracy:.2%} at {self.norm_name} eps {eps_text(self.eps)}"
         ]
         lines += [f"  {name} broke {count}" for name, count in self.by_loss().items()]
         lines.append(f"  {int(self.forwards.sum())} forwards, {int(self.backwards.sum())} backwards, {self.seconds:.1f} s")
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
+
+    __repr__ = __str__  # not every point
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the images, as plain numbers and lists for JSON."""

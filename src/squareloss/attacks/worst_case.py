@@ -33,9 +33,8 @@ class WorstCase:
     result: AttackResult
     report: MaskingReport | None = None
 
-    def summary(self) -> str:
-        """Some lines to print."""
-        return self.result.summary() + ("" if self.report is None else "\n" + self.report.summary())
+    def __str__(self) -> str:
+        return str(self.result) + ("" if self.report is None else f"\n{self.report}")
 
 
 def worst_case(
