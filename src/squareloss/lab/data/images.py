@@ -103,6 +103,8 @@ def _track(steps: Iterable[None], total: int, progress: bool) -> Iterable[None]:
 
 
 def _decode(path: Path, size: int | None) -> npt.NDArray[np.uint8]:
+    if path.exists() and not path.is_file():  # a pipe would be waited for, and Ctrl-C with it
+        raise ValueError(f"{path}: expected an image, got something that is no file; remove it")
     try:
         with Image.open(path) as image:
             rgb = _rgb(image)
