@@ -59,14 +59,25 @@ def test_captured_equals_the_loop(deterministic, compiled, adversary):
 @pytest.mark.parametrize(("precision", "compiled"), [("float32", False), ("float32", True), ("bfloat16", False)])
 @pytest.mark.parametrize("count", [2, 3])  # two have second streams for the gradients by the weights
 def test_side_by_side_equals_alone(deterministic, precision, compiled, count):
-    x, y = images()
+    data, others = images(), images(130, seed=1)  # the second has data, a batch size and a number of epochs of its own
     wider = lambda: WideResNet(3, depth=10, widen=1)
     make = lambda: [
         dataclasses.replace(
-            run(seeded(network, s), loss, dataclasses.replace(RECIPE, precision=precision, batch_size=size), s), x=x, y=y
+            run(
+                seeded(network, s),
+                loss,
+                dataclasses.replace(RECIPE, precision=precision, batch_size=size, epochs=epochs),
+                s,
+            ),
+            x=x,
+            y=y,
         )
-        for s, (network, loss, size) in enumerate(
-            [(tiny, SquareLoss(), 16), (wider, CrossEntropy(), 40), (tiny, SquareLoss(), 16)][:count]
+        for s, (network, loss, size, epochs, (x, y)) in enumerate(
+            [
+                (tiny, SquareLoss(), 16, 4, data),
+                (wider, CrossEntropy(), 40, 3, others),
+                (tiny, SquareLoss(), 16, 4, data),
+            ][:count]
         )
     ]
     together, alone = make(), make()

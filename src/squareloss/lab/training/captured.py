@@ -32,20 +32,17 @@ WARM_UP = 3  # steps before capture, so that compilation and the choice of algor
 def train(runs: Sequence[Run], device: torch.device | str = "cuda", *, compiled: bool = True) -> list[list[Epoch] | Diverged]:
     """Train several runs side by side, each network in place; a curve each, or the `Diverged` that ended it.
 
-    The runs must share training data, augmentation and number of epochs; architectures, losses, seeds, learning rates and
-    batch sizes may differ. On a CPU, with mixup or with another optimiser than SGD, they go through `loop.train` one after
-    the other.
+    They may differ in anything: data, architecture, loss, seed, recipe. On a CPU, with mixup or with another optimiser than
+    SGD, they go through `loop.train` one after the other.
     """
     device = torch.device(device)
     if device.type != "cuda" or any(run.recipe.mixup or run.recipe.optimiser != "sgd" for run in runs):
         return [_one_by_one(run, device) for run in runs]
-    _check_alike(runs)
     with loop.seeded(runs[0].seed, device), loop.interruptible() as interrupted, _fast_convolutions():
-        data = runs[0].batches(device)
         overlapped = len(runs) <= 2  # more fill the chip without it
         captured = [
-            _Captured(run, device, data.reordered(run.recipe.batch_size, run.seed), compiled, overlapped, urgent)
-            for run, urgent in zip(runs, urgencies(runs), strict=True)
+            _Captured(run, device, batches, compiled, overlapped, urgent)
+            for run, batches, urgent in zip(runs, shared_batches(runs, device), urgencies(runs), strict=True)
         ]
         active = [one for one in captured if one.state.epoch < one.run.recipe.epochs]
         while active:
@@ -70,18 +67,14 @@ def _one_by_one(run: Run, device: torch.device) -> list[Epoch] | Diverged:
         return diverged
 
 
-def _check_alike(runs: Sequence[Run]) -> None:
-    first = runs[0]
-    for run in runs[1:]:
-        for name, a, b in (
-            ("epochs", first.recipe.epochs, run.recipe.epochs),
-            ("training data", id(first.x), id(run.x)),
-            ("augmentation", first.recipe.augment, run.recipe.augment),
-        ):
-            if a != b:
-                raise ValueError(f"expected runs with the same {name} side by side, got {a} and {b}; train them apart")
-        if not torch.equal(run.y, first.y):
-            raise ValueError("expected runs with the same labels side by side, got others; train them apart")
+def shared_batches(runs: Sequence[Run], device: torch.device) -> list[Batches]:
+    """The training data of each run; those that several runs have are on the device once."""
+    there: dict[tuple[int, int, bool], Batches] = {}
+    for run in runs:
+        key = id(run.x), id(run.y), run.recipe.augment
+        if key not in there:
+            there[key] = run.batches(device)
+    return [there[id(run.x), id(run.y), run.recipe.augment].reordered(run.recipe.batch_size, run.seed) for run in runs]
 
 
 def furthest_behind(runs: Sequence[_Captured]) -> _Captured:
