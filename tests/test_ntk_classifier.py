@@ -13,6 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from squareloss._probability_map import fit_curve
 from squareloss.codings import Simplex
 from squareloss.ntk import NTK, Laplace, NTKClassifier, to_sphere
+from squareloss.ntk.iterative import Nystrom
 
 
 def circle(n=300, classes=3, seed=0):
@@ -301,7 +302,7 @@ def test_in_kind_and_through_a_pickle():
     assert (model.predict(x) == names[:]).mean() > 0.8 and model.temperature_ > 0 and np.isfinite(model.bend_)
 
 
-def test_bad_input():
+def test_bad_input(monkeypatch):
     x, y = circle(40)
     with pytest.raises(ValueError, match="expected X on the unit sphere.*to_sphere"):
         NTKClassifier(bias=False).fit(x, y)
@@ -313,6 +314,10 @@ def test_bad_input():
         NTKClassifier(memory_gb=1e-6).fit(x, y)
     with pytest.raises(MemoryError, match="conjugate_gradients"):
         NTKClassifier(1.0, memory_gb=1e-6).fit(x, y)
+    monkeypatch.setattr(Nystrom, "of", None)  # it is refused before any work is done
+    with pytest.raises(MemoryError, match="needs 5.12e-06 GB.*or RidgeProbe on RandomFeatures"):  # 40 rows of 32 numbers
+        NTKClassifier(1.0, solver="iterative", memory_gb=1e-6).fit(x, y)
+    monkeypatch.undo()
     twice = np.concatenate([x, x]), np.concatenate([y, y])
     with pytest.raises(ValueError, match="40 of 80 points are repeated"):
         NTKClassifier(0.0).fit(*twice)

@@ -20,7 +20,7 @@ from squareloss._probability_map import fit_curve
 from squareloss._selection import CRITERIA, encode
 from squareloss.ntk.cholesky import Factor
 from squareloss.ntk.iterative import Nystrom, conjugate_gradients, default_rank
-from squareloss.ntk.kernels import Kernel, on_sphere, to_sphere
+from squareloss.ntk.kernels import Kernel, check_memory, on_sphere, to_sphere
 from squareloss.ntk.solve import Solution, Spectral, check_kernel, kernel_matrix
 
 SOLVERS = ("auto", "exact", "iterative")
@@ -228,7 +228,8 @@ class NTKClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """mu by samples held out, from the largest mu down, and their scores; then all samples."""
         if mus is not None and 0 in mus:
             raise ValueError("expected mu > 0 for the iterative solver, got mu = 0; raise it, or use solver='exact'")
-        kernel = check_kernel(self.kernel)
+        kernel, needed = check_kernel(self.kernel), 4.0 * len(points) * default_rank(len(points))
+        check_memory(needed, points.device, self.memory_gb, "RidgeProbe on RandomFeatures")
         order = torch.randperm(len(points), generator=torch.Generator().manual_seed(self._seed)).to(points.device)
         held = min(HELD_OUT, max(1, len(points) // 5))
         out, rest = order[:held], order[held:]
