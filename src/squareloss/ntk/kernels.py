@@ -29,7 +29,7 @@ from squareloss import _checks
 from squareloss._precision import strict_float32
 
 SNAP = 8.0  # units of rounding
-NO_MATRIX = "the iterative solver, squareloss.ntk.conjugate_gradients, which stores no matrix"
+NO_MATRIX = "the iterative solver, which stores no matrix: conjugate_gradients, or NTKClassifier(solver='iterative')"
 CPU_TILE, CUDA_TILE = 512, 8192  # two tiles stay in the cache of a core; a GPU wants long loops
 
 
