@@ -65,6 +65,12 @@ def test_bootstrap_interval_is_the_basic_one():
     assert same.interval("{:.2f}".format) == "(one seed, no spread in draws of the test points)"
 
 
+def test_rounding_does_not_decide_what_the_bootstrap_tells_apart():
+    for error in (-1e-7, 1e-7):
+        found = bootstrapped(0.75, 0.71, np.full(200, 0.79 + error), np.full(200, 0.71))
+        assert (found.low, found.high, found.sign) == (0, 0, 0)
+
+
 def test_bootstrap_interval_of_medians_finds_no_difference_where_there_is_none():
     rng, draws = np.random.default_rng(0), 200
     outside = {True: 0, False: 0}

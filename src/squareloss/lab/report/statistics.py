@@ -115,7 +115,9 @@ def bootstrapped(
     how = "one seed, bootstrap of the test points" if low < high else "one seed, no spread in draws of the test points"
     if not medians:
         low, high = 2 * value - high, 2 * value - low
-    return Difference(value, float(low), float(high), how)
+    rounding = 2e-6 * max(abs(a), abs(b))  # of replicates, which have six digits: it must not decide what excludes zero
+    low, high = (0.0 if abs(end) <= rounding else float(end) for end in (low, high))
+    return Difference(value, low, high, how)
 
 
 def quantile(freedom: float) -> float:
