@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from attack_nets import Counted, Limited, trained
@@ -156,9 +157,16 @@ def test_a_finished_file_is_read_and_a_strange_one_refused(net, points, tmp_path
     attacks.pgd(net, x, y, 0.1, steps=3, targets=(y + 1) % 10, save=aimed)
     with pytest.raises(ValueError, match="other settings"):
         attacks.pgd(net, x, y, 0.1, steps=3, targets=(y + 2) % 10, save=aimed)
-    file.write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="can't be read"):
-        attacks.pgd(net, x, y, 0.1, steps=3, save=file)
+    file.write_bytes(aimed.read_bytes()[:-100] + b"\xff" * 100)
+    with pytest.raises(ValueError, match="damaged; delete it"):  # or -1 in the record would break every point
+        attacks.pgd(net, x, y, 0.1, steps=3, targets=(y + 1) % 10, save=file)
+    save_file({"x": x}, file, {"header": "{}"})
+    for nonsense in (file.read_bytes(), b"nonsense"):
+        file.write_bytes(nonsense)
+        with pytest.raises(ValueError, match="can't be read"):
+            attacks.pgd(net, x, y, 0.1, steps=3, save=file)
+    with pytest.raises(ValueError, match="expected a file to save the evaluation in, got the folder"):
+        attacks.pgd(net, x, y, 0.1, steps=3, save=tmp_path)
 
 
 def test_the_seconds_of_an_evaluation_are_those_of_all_its_sessions(net, points, tmp_path, monkeypatch):

@@ -332,13 +332,21 @@ def test_a_csv_in_another_encoding(tmp_path, encoding):
         ({"y": np.linspace(0, 1, N)}, "y", "'y': .* regression"),
         ({"y": np.where(np.arange(N) % 2, 1e20, 1e21)}, "y", "'y': .* regression"),
         ({"y": np.where(np.arange(N) % 2, 1.0, np.inf)}, "y", "'y': .* such as inf"),
-        ({"y": np.arange(N)}, "y", "expected every class in the training split"),
+        ({"y": np.arange(N)}, "y", "expected every class in the training split of .* 40 classes .* are they amounts"),
     ],
 )
 def test_columns_that_are_refused_by_name(tmp_path, extra, target, message):
     with pytest.raises(ValueError, match=message) as error:
         load(_write(tmp_path / "d.parquet", _columns(**extra)), target)
     assert "d" in str(error.value)
+
+
+def test_amounts_as_classes_are_told_of(tmp_path):
+    x, ages = np.random.default_rng(0).normal(size=300), np.arange(300) % 60
+    told = "60 classes in 300 rows, all numbers; if these are amounts, this is a regression"
+    assert load(_write(tmp_path / "a.parquet", {"x": x, "y": ages}), "y").notes == (told,)
+    for classes in (ages % 15, np.char.add("no ", ages.astype(str))):  # few, or names
+        assert load(_write(tmp_path / "b.parquet", {"x": x, "y": classes}), "y").notes == ()
 
 
 def test_column_without_a_training_value(tmp_path):

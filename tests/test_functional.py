@@ -169,8 +169,9 @@ def test_a_small_loss_keeps_its_digits(num_classes, error):
         f = (coding.vertices(num_classes)[labels] * (1 + error * normal(64, num_classes))).float()
         exact = functional.square_loss(f.double(), labels, coding, reduction="none").mean()
         at_zero = functional.square_loss(torch.zeros_like(f), labels, coding).item()
-        got = functional.square_loss(f, labels, coding).double()
-        assert_close(got, exact, rtol=2e-5 if error > 1e-4 else 2e-3, atol=1e-14 * at_zero)
+        each = functional.square_loss(f, labels, coding, reduction="none")
+        for got in (functional.square_loss(f, labels, coding), each.mean()):
+            assert_close(got.double(), exact, rtol=2e-5 if error > 1e-4 else 2e-3, atol=1e-14 * at_zero)
 
 
 def test_many_classes_in_float32():

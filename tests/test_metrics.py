@@ -263,6 +263,9 @@ def test_wilson_is_scipys(right, samples):
     assert (low, high) == (pytest.approx(expected.low, abs=1e-12), pytest.approx(expected.high, abs=1e-12))
     for n in range(1, 100):  # rounding leads nowhere beyond
         assert metrics.wilson(0.0, n)[0] == 0 and metrics.wilson(1.0, n)[1] == 1
+    for share, n in ((0.5, 0), (3, 10), (math.nan, 10)):
+        with pytest.raises(ValueError, match="expected a share in"):
+            metrics.wilson(share, n)
 
 
 def test_accuracy_breaks_ties_for_the_first_class():

@@ -65,6 +65,24 @@ def test_bootstrap_interval_is_the_basic_one():
     assert same.interval("{:.2f}".format) == "(one seed, no spread in draws of the test points)"
 
 
+def test_rounding_does_not_decide_what_the_bootstrap_tells_apart():
+    for error in (-1e-7, 1e-7):
+        found = bootstrapped(0.75, 0.71, np.full(200, 0.79 + error), np.full(200, 0.71))
+        assert (found.low, found.high, found.sign) == (0, 0, 0)
+
+
+def test_bootstrap_interval_of_medians_finds_no_difference_where_there_is_none():
+    rng, draws = np.random.default_rng(0), 200
+    outside = {True: 0, False: 0}
+    for _ in range(draws):
+        points = np.abs(rng.normal(1.2, 0.6, 30)) * np.exp(0.05 * rng.normal(size=(2, 30)))
+        a, b = np.median(points, 1)
+        of_a, of_b = np.median(points[:, rng.integers(30, size=(300, 30))], 2)
+        for medians in outside:
+            outside[medians] += bootstrapped(a, b, of_a, of_b, medians).sign != 0
+    assert outside[True] <= 0.05 * draws < 0.1 * draws < outside[False]
+
+
 def test_summary_and_agreement():
     assert summarise([]) == Summary(None, None, 0)
     assert summarise([2.0]) == Summary(2.0, None, 1)

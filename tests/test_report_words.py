@@ -123,9 +123,10 @@ def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
     for name, value in (("ce", 0.90), ("simplex", 0.93)):
         replicates = torch.tensor(value + shared + rng.normal(0, 0.005, 200))
         drawn = {"accuracy": replicates, "smooth_ece": replicates.clone(), "ece+temperature": torch.zeros(200)}
+        drawn["margin"] = value + replicates  # its draws lie far from its value: the basic interval is another
         result = Result(
             Job(Cell(name, {"task": "t", "loss": name}), 0),
-            {"accuracy": value, "smooth_ece": value},
+            {"accuracy": value, "smooth_ece": value, "margin": value**4},
             artefacts={"replicates.safetensors": drawn},
         )
         store.write("compare", result)
@@ -136,6 +137,8 @@ def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
     assert 0 < found.low < 0.03 < found.high < 0.06  # paired: far narrower than the replicates' own spread of 0.05
     found = difference(rows[1], rows[0], Column("smooth_ece", ""), 0.0)
     assert (found.how, found.low) == ("one seed", None), "of calibration errors the bootstrap's intervals do not hold"
+    found = difference(rows[1], rows[0], Column("margin", ""), 0.0)
+    assert 0 < found.low < 0.06 < found.high, "a median has the quantiles of its draws"
     both = replace(header, columns=[COLUMNS[0], Column("smooth_ece", "smooth ECE", better="lower")])
     table = differences(rows, both)
     assert table.caption == "95% intervals of the difference: one seed, bootstrap of the test points."

@@ -27,24 +27,38 @@ def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str, targets: 
 
 def write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Replace the file at `path`; if interrupted, the old one stays."""
-    replace_tensors(path, tensors, {"header": json.dumps(header)})
+    tensors = {key: tensor.cpu() for key, tensor in tensors.items()}
+    replace_tensors(path, tensors, {"header": json.dumps({**header, "sha256": _digest(tensors)})})
 
 
 def read(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Tensors and header of the file at `path`; None if there is none. Raises if it belongs to another evaluation."""
     if not path.exists():
         return None
+    if path.is_dir():
+        raise ValueError(f"expected a file to save the evaluation in, got the folder {path}; pass {path / 'run.safetensors'}")
     from safetensors import safe_open
 
     try:
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})["header"])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        theirs = header["fingerprint"]
+        damaged = header.get("sha256", digest := _digest(tensors)) != digest  # a file of an earlier version has none
     except Exception as error:
-        raise ValueError(f"expected a saved evaluation at {path}, but it can't be read ({error}); delete it") from error
-    if header["fingerprint"] != mark:
+        raise ValueError(f"expected a saved evaluation at {path}, but it can't be read ({error!r}); delete it") from error
+    if damaged:
+        raise ValueError(f"expected {path} as it was saved, but its tensors are others (SHA-256): it is damaged; delete it")
+    if theirs != mark:
         raise ValueError(
             f"expected {path} to hold this evaluation, but it was saved with another model, other points or other settings; "
             "delete it or save elsewhere"
         )
     return tensors, header
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for key in sorted(tensors):
+        digest.update(key.encode() + content(tensors[key]))
+    return digest.hexdigest()

@@ -70,6 +70,8 @@ def linf_calibration_error(estimate: Tensor, eta: Tensor, *, bootstrap: int = 0,
 
 def wilson(share: float, samples: int) -> tuple[float, float]:
     """Wilson's 95% interval of a share of so many samples."""
+    if not (0 <= share <= 1 and samples >= 1):
+        raise ValueError(f"expected a share in [0, 1] of one sample or more, got {share} of {samples}; pass right / samples")
     scale = 1 + Z**2 / samples
     centre = (share + Z**2 / (2 * samples)) / scale
     half = Z / scale * sqrt(share * (1 - share) / samples + Z**2 / (4 * samples**2))

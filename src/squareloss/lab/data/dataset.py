@@ -238,8 +238,10 @@ def _check_classes(data: Dataset) -> None:
     counts = torch.bincount(data.train.y, minlength=data.num_classes).tolist()
     absent = [name for name, count in zip(data.classes, counts, strict=True) if not count]
     if absent:
+        hint = "; add samples of it, or remove the class (in Python, load with smaller validation= and test=)"
+        if 20 < data.num_classes > data.train.n / 2:
+            hint = f"; {data.num_classes} classes are too many for so few samples: are they amounts, or the numbers of rows?"
         raise ValueError(
             f"{data.name}: expected every class in the training split of {data.train.n}, got none of {absent[0]!r}"
-            + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
-            + "; add samples of it, or remove the class (in Python, load with smaller validation= and test=)"
+            + (f" and {len(absent) - 1} more{hint}" if len(absent) > 1 else hint)
         )

@@ -62,6 +62,8 @@ def read_table(path: Path, target: str | None, plan: SplitPlan) -> Dataset:
     notes = [note for column in encoded for note in column.notes]
     notes += [f"column {name!r}: row numbers or names, as pandas and R write them, left out" for name in index]
     notes += [f"column {place}: neither a name nor a value, as spreadsheets write them, left out" for place in empty]
+    if len(classes) > _FEW and len(y) < _FEW * len(classes) and all(_PLAIN.fullmatch(name) for name in classes):
+        notes.append(f"{len(classes)} classes in {len(y)} rows, all numbers; if these are amounts, this is a regression")
     notes += [f"class {name!r} looks like a missing value; if it is one, drop its rows" for name in classes if _mark(name)]
     notes += [f"classes {pair}; if they are one, write it in one way" for pair in _alike(classes)]
     return Dataset(path.stem, "table", train, validation, test, classes, *moments(train.x), tuple(names), tuple(notes))

@@ -86,7 +86,7 @@ def difference(row: Row, other: Row, column: Column, overlap: float) -> Differen
     if found is None or found.low is not None or mine is None or theirs is None or "ece" in column.key.split("_"):
         return found
     (a,), (b,) = (r.values(column.key).values() for r in (row, other))
-    return bootstrapped(a, b, mine, theirs)
+    return bootstrapped(a, b, mine, theirs, medians=column.key == "margin")  # of the points' distances
 
 
 def _names(record: Record) -> list[str]:
