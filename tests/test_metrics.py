@@ -12,11 +12,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate, optimize, stats
+from scipy import fft, integrate, optimize, stats
 
 from squareloss import SquareLoss, metrics, simplex
 from squareloss.codings import Simplex
-from squareloss.metrics import _inputs
+from squareloss.metrics import _inputs, _smooth
 from squareloss.metrics._binned import Classwise
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -198,6 +198,14 @@ def test_smooth_is_the_fixed_point_of_the_brute_force(samples, sharpness, classe
     result = metrics.smooth_ece(p, y)
     assert result == pytest.approx(bandwidth, abs=2e-5)
     assert result.details["bandwidth"] == pytest.approx(float(result), rel=1e-8)
+
+
+def test_the_spectrum_is_the_cosine_transform():
+    grid = torch.randn(2, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ends = torch.tensor([2.0, *[1.0] * 7, 2.0], dtype=torch.float64)
+    spectrum = _smooth._spectrum(grid)
+    np.testing.assert_allclose(spectrum.real, fft.dct((grid * ends).numpy(), type=1), atol=1e-12)
+    assert float(spectrum.imag.abs().max()) < 1e-12
 
 
 def test_smooth_below_the_smallest_bandwidth():

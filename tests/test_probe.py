@@ -356,6 +356,7 @@ def test_bad_input_is_refused():
         RidgeProbe([0.0]).partial_fit(np.hstack([x, x]), y).predict(np.hstack([x, x]))
     with pytest.raises(ValueError, match="at least 2 samples, got n_samples = 1"):
         RidgeProbe().fit(x[:1], y[:1])
+    assert RidgeProbe(1.0).fit(x[:2], [0, 1]).predict(x[:2]).tolist() == [0, 1]  # two are enough
     with pytest.raises(ValueError, match="at least 2 samples"):
         RidgeProbe().partial_fit(x[:1], y[:1], classes=[0, 1, 2]).predict(x)
     with pytest.raises(ValueError, match="at least 2 samples and a positive sum of weights, got n_samples = 1, sum 2"):
