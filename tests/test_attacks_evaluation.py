@@ -66,7 +66,7 @@ def test_gaussian_noise_is_added_where_it_says(net):
     assert standardised.correct.shape == (2, 2, len(x))
     alone, same = (attacks.gaussian_noise(net, x, y, std, draws=2) for std in (np.float64(0.2), torch.tensor(0.2)))
     assert same.accuracy == alone.accuracy
-    for std in (math.nan, -1.0, []):
+    for std in (math.nan, math.inf, -1.0, []):
         with pytest.raises(ValueError, match="standard deviations that are finite and not negative"):
             attacks.gaussian_noise(net, x, y, std)
     assert (alone.std, alone.accuracy) == ([0.2], pixel.accuracy[1:2])

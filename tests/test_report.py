@@ -17,7 +17,7 @@ from report_records import fill
 from squareloss.lab.report import figures as figures_module
 from squareloss.lab.report import gather, tables, write
 from squareloss.lab.report.console import conclude, introduce, put
-from squareloss.lab.report.header import Claim, Header, read
+from squareloss.lab.report.header import Claim, Column, Header, read
 from squareloss.lab.report.rows import Row, columns_of, rows_of
 from squareloss.lab.report.tables import Entry, Table, matrix, places, rates
 from squareloss.lab.report.views import View
@@ -140,10 +140,21 @@ def test_beside_the_paper(tmp_path):
         "holds", "does not hold", "not run", "not run", "holds",
     ]  # fmt: skip
     assert [row[1].kind for row in tables.claims(rows, header).rows] == ["agrees", "differs", "", "", "agrees"]
+    assert tables.paper(rows, header).rows[0][0].text == "ce"
+    not_run = [replace(rows[0], metrics={}), *rows[1:]]
+    assert [row[0].text for row in tables.paper(not_run, header).rows] == ["simplex"]
     text = write(store.folder, "md").read_text()
     assert "| ce | accuracy (%) | 93." in text and "| 93.10 (0.20) | agrees |" in text
     assert "| 99.00 | differs |" in text
     assert "square loss is more accurate" in text
+
+
+def test_a_direction_that_seeds_do_not_tell_is_not_said_to_hold():
+    values = {"ce": [0.91, 0.90, 0.94], "simplex": [0.90, 0.92, 0.94]}
+    rows = [Row(name, name, {seed: {"accuracy": v} for seed, v in enumerate(found)}) for name, found in values.items()]
+    header = Header("compare", "x", rows=list(values), columns=[Column("accuracy", "accuracy", "higher")])
+    told = [judge(Claim("accuracy", *names), rows, header).split(":")[0] for names in (("simplex", "ce"), ("ce", "simplex"))]
+    assert told == [f"{way} direction, can't be told from chance" for way in ("same", "other")]
 
 
 def test_what_was_run_where_in_the_order_of_the_study(filled):
@@ -173,6 +184,9 @@ def test_learning_rates_that_diverged_have_a_column_if_there_are_any(filled):
     assert rates(rows).columns[-1] == "diverged" and [row[-1].text for row in rates(rows).rows] == ["", "", "1", "", "", ""]
     left = [rows[0].metrics[seed]["grid"][2]["accuracy"] for seed in (1, 2)]
     assert rates(rows).rows[2][2].value == pytest.approx(sum(left) / 2), "the mean is over those that did not diverge"
+    for seed in (1, 2):
+        rows[0].metrics[seed]["grid"][2]["accuracy"] = None
+    assert [entry.text for entry in rates(rows).rows[2][2:]] == ["–", "0 of 3", "3"]
 
 
 def test_when_it_was_run_is_told_to_the_minute(filled):

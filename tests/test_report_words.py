@@ -13,9 +13,18 @@ from report_records import COLUMNS, fill, gather_with, metrics
 from squareloss.lab.report import gather, write
 from squareloss.lab.report.console import conclude, introduce
 from squareloss.lab.report.header import Column, Header
-from squareloss.lab.report.rows import difference, rows_of
+from squareloss.lab.report.rows import Row, difference, rows_of
 from squareloss.lab.report.tables import differences
-from squareloss.lab.report.words import LOSSES, cautions, in_short, like_with_like, named, summary, verdicts
+from squareloss.lab.report.words import (
+    LOSSES,
+    cautions,
+    in_short,
+    like_with_like,
+    named,
+    nothing_trained,
+    summary,
+    verdicts,
+)
 from squareloss.lab.runs import Cell, Job, Result, Store
 
 
@@ -208,3 +217,10 @@ def test_either_end_of_the_grid_is_told(tmp_path, lr, told):
     store.write("compare", Result(Job(Cell("ce", {"task": "t"}), 0), metrics(0.9, 0, 0.0) | {"lr": lr}))
     header = Header("compare", "x", rows=["ce"], columns=COLUMNS)
     assert any("at an end of the grid" in line for line in cautions(rows_of(store.records(), header), header)) is told
+
+
+def test_nothing_is_trained_where_every_network_there_is_diverged():
+    lost, not_run = Row("ce", "ce", diverged=[0]), Row("brier", "brier")
+    trained = Row("simplex", "simplex", {0: {"accuracy": 0.9}})
+    assert nothing_trained([lost, not_run])
+    assert not nothing_trained([lost, trained]) and not nothing_trained([not_run])
