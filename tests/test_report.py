@@ -150,11 +150,20 @@ def test_beside_the_paper(tmp_path):
 
 
 def test_a_direction_that_seeds_do_not_tell_is_not_said_to_hold():
-    values = {"ce": [0.91, 0.90, 0.94], "simplex": [0.90, 0.92, 0.94]}
-    rows = [Row(name, name, {seed: {"accuracy": v} for seed, v in enumerate(found)}) for name, found in values.items()]
-    header = Header("compare", "x", rows=list(values), columns=[Column("accuracy", "accuracy", "higher")])
-    told = [judge(Claim("accuracy", *names), rows, header).split(":")[0] for names in (("simplex", "ce"), ("ce", "simplex"))]
-    assert told == [f"{way} direction, can't be told from chance" for way in ("same", "other")]
+    values = {"ce": [0.5, 0.25, 0.75], "simplex": [0.25, 0.75, 0.8], "brier": [0.25, 0.5, 0.75]}
+    rows = [
+        Row(name, name, {seed: {"accuracy": v, "ece": v} for seed, v in enumerate(found)}) for name, found in values.items()
+    ]
+    columns = [Column("accuracy", "accuracy", "higher"), Column("ece", "ECE", "lower")]
+    header = Header("compare", "x", rows=list(values), columns=columns)
+    for key, better, worse, way in (
+        ("accuracy", "simplex", "ce", "same"),
+        ("accuracy", "ce", "simplex", "other"),
+        ("ece", "ce", "simplex", "same"),
+        ("ece", "ce", "brier", "other"),  # equal
+    ):
+        told = judge(Claim(key, better, worse), rows, header)
+        assert told.startswith(f"{way} direction, can't be told from chance"), (key, better, worse)
 
 
 def test_what_was_run_where_in_the_order_of_the_study(filled):

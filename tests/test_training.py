@@ -73,6 +73,7 @@ def test_an_epoch_takes_each_sample_once_and_differs_between_epochs_and_seeds():
     assert sorted(batches.epoch(0).sample.flatten().tolist()) == list(range(40))
     assert not torch.equal(batches.epoch(0).sample, batches.epoch(1).sample)
     assert not torch.equal(batches.epoch(0).sample, batches.reordered(batches.batch_size, 4).epoch(0).sample)
+    assert not torch.equal(batches.epoch(1).sample, batches.reordered(batches.batch_size, 4).epoch(0).sample)
     assert torch.equal(batches.epoch(1).sample, batches.reordered(batches.batch_size, 3).epoch(1).sample)
     larger = batches.reordered(16, 3)
     assert (batches.steps, batches.batch_size) == (4, 10) and larger.steps == 2
