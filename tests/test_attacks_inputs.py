@@ -194,6 +194,8 @@ def test_bad_points_are_refused(net, points):
         attacks.pgd(net, x * float("nan"), y, 0.1)
     with pytest.raises(TypeError, match=r"expected float32 inputs .* got torch\.uint8 .*; use x / 255 of bytes"):
         attacks.pgd(net, (x * 255).byte(), y, 0.1)
+    with pytest.raises(TypeError, match=r"expected float32 inputs \(N, ...\) .* of shape \(60,\)"):
+        attacks.pgd(net, x[:, 0, 0, 0], y, 0.1)
     with pytest.raises(ValueError, match="one point or more"):
         attacks.pgd(net, x[:0], y[:0], 0.1)
     with pytest.raises(ValueError, match=r"expected integer labels of shape \(60,\)"):

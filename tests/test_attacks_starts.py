@@ -61,6 +61,19 @@ def test_the_ball_that_shrinks_is_no_wider_than_the_box_and_ends_as_the_one_that
         assert radii == pytest.approx([widest, 0.1, 0.1])
 
 
+def test_the_first_step_is_as_long_as_the_ball_and_the_last_a_tenth_of_it(monkeypatch):
+    module, taken = sys.modules[ShrinkRound.__module__], []
+    monkeypatch.setattr(module, "ascend", lambda z, gradient, length, norm: taken.append(length) or z)
+    model, x, y = MLP(4, (), 3).eval(), torch.full((2, 4), 0.5), torch.zeros(2, dtype=torch.long)
+    state = {"id": torch.arange(2), "x": x, "y": y, "order": torch.arange(3).repeat(2, 1), "refuted": torch.zeros(2)}
+    problem, this, shares = Problem(Network(model, x, y), 0.1, "linf", PerExample(0)), ShrinkRound(MARGIN, 10), []
+    this.start(problem, state)
+    for i in range(10):
+        this.step(problem, state, i)
+        shares.append(float((taken[-1].flatten() / state["radius"]).mean()))
+    assert shares == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+
+
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_try_begins_elsewhere_and_no_further_than_it_should(kind, norm):

@@ -391,6 +391,9 @@ def test_bad_input_is_refused():
         RidgeProbe([]).fit(x, y)
     with pytest.raises(ValueError, match="'balanced', which needs all"):
         RidgeProbe(class_weight="balanced").partial_fit(x, y)
+    for fit in (RidgeProbe(class_weight="equal").fit, RidgeProbe(class_weight="equal").partial_fit):
+        with pytest.raises(ValueError, match="class_weight"):
+            fit(x, y)
     with pytest.raises(ValueError, match="several label sets"):
         RidgeProbe(class_weight={0: 2.0}).fit(x, np.stack([y, y], 1))
     with pytest.raises(ValueError, match="class weights > 0"):

@@ -102,6 +102,10 @@ def test_names_of_losses_are_explained_wherever_they_are_used(filled):
     assert told in console.file.getvalue() and told in write(store.folder, "md").read_text()
 
 
+def test_names_are_explained_only_where_all_are_losses():
+    assert named(Header("x", "x", rows=["ce", "simplex"])) and not named(Header("x", "x", rows=["ce", "wide"]))
+
+
 def test_a_reading_that_older_results_lack_is_told(filled):
     store, header = filled
     header = replace(header, rows=[*header.rows, "simplex+asinh"])

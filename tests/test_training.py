@@ -119,6 +119,7 @@ def test_the_loop_equals_plain_torch():
     for a, b in zip(one.network.parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(a, b)
     assert curve[1].loss == pytest.approx(sum(losses[batches.steps :]) / batches.steps, rel=1e-5)
+    assert curve[1].lr == optimiser.param_groups[0]["lr"]
 
 
 def test_it_learns_and_the_curve_says_so():
