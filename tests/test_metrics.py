@@ -251,6 +251,7 @@ def test_nll_floor_and_zero_mass_are_reported():
     result = metrics.nll(p, torch.tensor([0, 0, 1, 1]), floor=1e-3)
     assert result == pytest.approx((2 * -math.log(1e-3) - math.log(0.25)) / 4)
     assert result.details == {"floor": 1e-3, "floored": 0.5, "zero": 0.5}
+    assert metrics.nll(p[:3], torch.tensor([0, 0, 1])).details["zero"] == pytest.approx(1 / 3)
     assert result.outside == 0.5
     assert metrics.nll(p, torch.tensor([0, 0, 1, 1]), floor=0.25).details["floored"] == 0.5  # one at the floor is not below it
     assert metrics.nll(p[:1], torch.tensor([0])) == pytest.approx(12 * math.log(10))  # the default floor
@@ -373,6 +374,9 @@ def test_bad_options():
     for value in (1.5, -0.5):
         with pytest.raises(ValueError, match="swapped"):
             metrics.linf_calibration_error(torch.tensor([0.5]), torch.tensor([value]))
+    for estimate, eta in (([0.5], torch.tensor([0.5])), (torch.tensor([0.5]), torch.tensor([1]))):
+        with pytest.raises(TypeError, match=r"expected (estimates of eta as a torch.Tensor|floating-point values of eta)"):
+            metrics.linf_calibration_error(estimate, eta)
     with pytest.raises(ValueError, match="finite estimates"):
         metrics.linf_calibration_error(torch.tensor([math.nan]), torch.tensor([0.5]))
     for estimate, eta in [

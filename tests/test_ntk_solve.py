@@ -207,6 +207,16 @@ def test_antipodal_pairs_make_the_ntk_singular():
         ridge(torch.cat([x, -x]), torch.cat([y, y]), 0.0)
 
 
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_a_matrix_is_singular_at_any_scale_or_at_none(scale):
+    x, y = problem(n=20)
+    matrix = scale * NTK().matrix(x)
+    torch.testing.assert_close(matrix @ Factor.of(matrix.clone(), 0.0).solve(y), y, rtol=1e-6, atol=1e-6)
+    x[7] = x[1]
+    with pytest.raises(ValueError, match="mu = 0, but it is singular"):
+        Factor.of(scale * NTK().matrix(x), 0.0)
+
+
 @pytest.mark.parametrize("block", [1, 2, 3])
 def test_a_matrix_that_is_not_positive_definite_is_named(block):
     matrix = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 3.0], [1.0, 3.0, 1.0]], dtype=torch.float64)
