@@ -169,6 +169,14 @@ def test_a_direction_that_seeds_do_not_tell_is_not_said_to_hold():
         assert told.startswith(f"{way} direction, can't be told from chance"), (key, better, worse)
 
 
+def test_what_was_not_run_is_a_dash_and_what_seeds_do_not_tell_has_no_colour(tmp_path):
+    store, header = fill(tmp_path, seeds=(0,))
+    rows = rows_of(store.records(), header)
+    lacking = tables.results([*rows[:1], replace(rows[2], metrics={})], header)
+    assert {entry.text for entry in lacking.rows[1][1:]} == {"–"}
+    assert "Green" not in lacking.caption
+
+
 def test_what_was_run_where_in_the_order_of_the_study(filled):
     store, header = filled
     (report,) = gather(store.folder)
@@ -186,6 +194,7 @@ def test_what_was_run_where_in_the_order_of_the_study(filled):
     lost = matrix([replace(first, status="diverged"), *others], header)
     said = [entry.text for row in lost.rows for entry in row[1:] if not entry.text.endswith(" s")]
     assert said == [f"{first.seconds:.1f} s diverged"], "only what did not end well is said"
+    assert [entry.text for row in matrix(others, header).rows for entry in row if entry.value is None][-1] == "not run"
 
 
 def test_learning_rates_that_diverged_have_a_column_if_there_are_any(filled):

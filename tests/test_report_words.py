@@ -121,6 +121,7 @@ def test_noise_can_not_be_told_apart(tmp_path):
     header = Header("compare", "x", rows=["ce", "simplex"], columns=COLUMNS, baseline="ce")
     rows = rows_of(store.records(), header)
     assert [v.word for v in verdicts(rows, header)] == ["can't be told apart"]
+    assert "against" not in verdicts(rows, header)[0].told(), "means that can't be told apart are not told"
     one = rows_of(store.records(), replace(header, seeds=[0]))
     assert [v.word for v in verdicts(one, header)] == ["no interval"], "of one seed nothing is said to be alike"
     assert in_short(rows, header) == ["As trained, simplex against ce: no difference that can be told in accuracy."]
