@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ def test_the_front_door_people_know(net, points):
         assert torch.equal(net(x_adv).argmax(1) != y, adversary.result.broken)
     same = attacks.autoattack(net, x, y, 0.15, attacks=["apgd-ce"], batch_size=50)
     assert torch.equal(same.x_adv, x_adv)
+    assert f"  apgd-ce ce broke {same.by_loss()['apgd-ce ce']}\n" in str(same)
     for wrong, message in (
         ({"version": "rand"}, "Unknown version 'rand'. Available: standard"),
         ({"norm": "L1"}, "Unknown norm 'L1'. Available: linf, l2"),
@@ -40,6 +42,13 @@ def test_the_front_door_people_know(net, points):
             attacks.AutoAttack(net, **{"eps": 0.1, **wrong})
     with pytest.raises(ValueError, match="Unknown attack 'apgd'"):
         attacks.autoattack(net, x, y, 0.1, attacks=["apgd"])
+
+
+@pytest.mark.parametrize(("classes", "ranks"), [(3, [1, 2]), (10, [*range(1, 10)]), (100, [*range(1, 10)])])
+def test_autoattack_aims_at_the_best_nine_other_classes_or_all(classes, ranks):
+    stages = sys.modules["squareloss.attacks.autoattack"]._STAGES
+    for name in ("apgd-t", "fab-t"):
+        assert [round_.rank for round_ in stages[name](classes)] == ranks
 
 
 def test_noise_is_clipped_to_the_box_only_if_asked():
@@ -66,7 +75,7 @@ def test_gaussian_noise_is_added_where_it_says(net):
     assert standardised.correct.shape == (2, 2, len(x))
     alone, same = (attacks.gaussian_noise(net, x, y, std, draws=2) for std in (np.float64(0.2), torch.tensor(0.2)))
     assert same.accuracy == alone.accuracy
-    for std in (math.nan, -1.0, []):
+    for std in (math.nan, math.inf, -1.0, []):
         with pytest.raises(ValueError, match="standard deviations that are finite and not negative"):
             attacks.gaussian_noise(net, x, y, std)
     assert (alone.std, alone.accuracy) == ([0.2], pixel.accuracy[1:2])

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -35,6 +35,9 @@ def check(model, **counts):
     fused = fuse(frozen_copy(model))
     found = Counter(type(m).__name__ for m in fused.modules())
     assert {name: found[name] for name in ("ConvReLU", "Thinned")} == {"ConvReLU": 0, "Thinned": 0, **counts}
+    for part in fused.modules():
+        if isinstance(part, fx.GraphModule):  # what was replaced is not computed for nothing
+            assert all(node.users or node.op in ("placeholder", "output") for node in part.graph.nodes)
     for ours, expected in zip(scores_and_gradient(fused), scores_and_gradient(model.eval()), strict=True):
         assert_close(ours, expected, rtol=1e-4, atol=1e-5)
     return fused

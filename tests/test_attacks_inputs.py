@@ -10,6 +10,7 @@ from torch import nn
 
 from attack_nets import cnn
 from squareloss import attacks
+from squareloss.attacks._common import check_scores, norm_name
 
 RUN, PROGRESS, APGD, ABREAST = (sys.modules[f"squareloss.attacks.{name}"] for name in ("_run", "_progress", "apgd", "_abreast"))
 
@@ -29,6 +30,9 @@ def test_bad_models_are_refused(net, points):
         attacks.pgd(nn.Sequential(AlwaysDropout(), net).eval(), x, y, 0.1)
     with pytest.raises(ValueError, match=r"expected scores of shape \(32, K\)"):
         attacks.pgd(nn.Sequential(net, nn.Linear(10, 1)).eval(), x, y, 0.1)
+    for give in (lambda f: f[:, 0], lambda f: f[:, :, None]):
+        with pytest.raises(ValueError, match=r"expected scores of shape \(32, K\)"):
+            attacks.pgd(nn.Sequential(net, Gives(give)).eval(), x, y, 0.1)
     with pytest.raises(ValueError, match="expected finite scores"):
         attacks.pgd(nn.Sequential(net, Broken()).eval(), x, y, 0.1)
     with pytest.raises(TypeError, match="expected a float32 model"):
@@ -190,6 +194,8 @@ def test_bad_points_are_refused(net, points):
         attacks.pgd(net, x * float("nan"), y, 0.1)
     with pytest.raises(TypeError, match=r"expected float32 inputs .* got torch\.uint8 .*; use x / 255 of bytes"):
         attacks.pgd(net, (x * 255).byte(), y, 0.1)
+    with pytest.raises(TypeError, match=r"expected float32 inputs \(N, ...\) .* of shape \(60,\)"):
+        attacks.pgd(net, x[:, 0, 0, 0], y, 0.1)
     with pytest.raises(ValueError, match="one point or more"):
         attacks.pgd(net, x[:0], y[:0], 0.1)
     with pytest.raises(ValueError, match=r"expected integer labels of shape \(60,\)"):
@@ -208,6 +214,19 @@ def test_bad_points_are_refused(net, points):
         attacks.pgd(net, x, y.tolist(), 0.1)
     with pytest.raises(ValueError, match="Unknown norm 'l1'. Available: linf, l2"):
         attacks.pgd(net, x, y, 0.1, norm="l1")
+
+
+@pytest.mark.parametrize(("norm", "name"), [(2, "l2"), (2.0, "l2"), ("L_2", "l2"), (float("inf"), "linf"), ("Linf", "linf")])
+def test_norms_by_any_of_their_names(norm, name):
+    assert norm_name(norm) == name
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_scores_that_differ_are_told_by_their_size(scale):
+    scores, y = scale * torch.randn(5, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(5, dtype=torch.int64)
+    assert check_scores(scores, scores * (1 + 1e-5), 5, y) == 3
+    with pytest.raises(ValueError, match="expected a deterministic model, .* differ by 0.01 of their size"):
+        check_scores(scores, scores * 1.01, 5, y)
 
 
 EVERY = [

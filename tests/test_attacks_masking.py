@@ -68,6 +68,18 @@ def test_the_masking_report_tells_a_hidden_gradient_from_none(net, points):
 def test_the_masking_report_of_two_classes_says_nothing_of_losses_that_need_three(two_classes):
     report = attacks.masking_report(*two_classes, 0.2, points=40, queries=20)
     assert list(report.small_gradient) == ["ce", "margin"] and not any("gradient" in sign for sign in report.signs())
+    net, x, y = two_classes
+    same = attacks.apgd(net, x[:40], y[:40], 0.2, loss="margin", steps=20)
+    assert report.accuracy_by_eps[0] == pytest.approx(same.robust_accuracy)
+
+
+def test_the_masking_report_of_points_that_are_all_wrong_has_numbers(two_classes):
+    net, x, _ = two_classes
+    with torch.no_grad():
+        wrong = 1 - net(x).argmax(1)
+    report = attacks.masking_report(net, x, wrong, 0.2, points=10, queries=5)
+    assert set(report.accuracy_by_eps) == {0.0} == {report.white_box, report.black_box}
+    assert report.zero_gradient == report.small_gradient == {"ce": 0.0, "margin": 0.0}
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])

@@ -22,7 +22,7 @@ def shaken(model: nn.Module) -> nn.Module:
     """Batch norms with statistics of their own, so that folding them matters."""
     g = torch.Generator().manual_seed(0)
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
             with torch.no_grad():
                 module.running_mean.normal_(0, 0.3, generator=g)
                 module.running_var.uniform_(0.5, 2, generator=g)
@@ -32,7 +32,7 @@ def shaken(model: nn.Module) -> nn.Module:
 
 
 def count(model: nn.Module) -> int:
-    return sum(isinstance(m, nn.BatchNorm2d) for m in model.modules())
+    return sum(isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d)) for m in model.modules())
 
 
 @pytest.mark.parametrize("name", ["resnet8", "resnet50"])
@@ -55,6 +55,17 @@ def test_norms_that_can_be_folded_are_where_others_can_not(widen, left):
     assert (count(folded), count(model)) == (left, 13)
     with torch.no_grad():
         torch.testing.assert_close(folded(x), model(x), rtol=1e-3, atol=1e-3)
+
+
+def test_norms_after_linear_layers_are_folded_where_they_are_of_its_outputs(points):
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10))
+    rows = [nn.Flatten(1, 2), nn.Linear(8, 12), nn.BatchNorm1d(8)]  # of axis 1, which are rows of pixels
+    for model, left in ((flat, 0), (nn.Sequential(*rows, nn.ReLU(), nn.Flatten(), nn.Linear(96, 10)), 1)):
+        shaken(model)
+        folded = attacks.fold_batch_norm(model, points[0][:4])
+        assert (count(folded), count(model)) == (left, 1)
+        with torch.no_grad():
+            torch.testing.assert_close(folded(points[0]), model(points[0]), rtol=1e-4, atol=1e-4)
 
 
 class Cast(nn.Module):

@@ -216,3 +216,13 @@ def test_restarts_begin_with_other_squares():
         once, more = (result.broken.float().mean() for result in found)
         assert 0.4 < once < 0.8 < more
         assert not (found[0].broken & ~found[1].broken).any()
+
+
+def test_a_square_that_failed_is_not_run_again():
+    """Of a model that nothing moves: two colours of the whole image of four pixels, and then of each pixel."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    nn.init.zeros_(model[1].weight)
+    model[1].bias.data = torch.tensor([2.0, 0.0])
+    x, y = torch.full((5, 1, 2, 2), 0.5), torch.zeros(5, dtype=torch.long)
+    result = attacks.square_attack(model.eval(), x, y, 0.1, queries=300)
+    assert result.forwards.tolist() == [2 + 2 + 8] * 5  # after the point itself and the stripes

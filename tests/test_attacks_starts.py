@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from squareloss import attacks
-from squareloss.attacks import _common
+from squareloss.attacks import _common, _random
 from squareloss.attacks._network import Network
 from squareloss.attacks._random import PerExample
 from squareloss.attacks._rounds import Problem, set_target
@@ -42,6 +42,36 @@ def begun(this, norm, seed=0):
     state = {"id": torch.arange(30), "x": x, "y": y, "order": torch.arange(4).repeat(30, 1), "refuted": torch.zeros(30)}
     this.start(Problem(Network(model, x, y), 0.1, norm, PerExample(seed)), state)
     return state["z"] if isinstance(this, FABRound) else state["tried"]
+
+
+def test_random_numbers_are_splitmix64s():
+    """The first three of the generator of Steele, Lea and Flood (2014) with state 0."""
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    states = [(k * _random.GOLDEN) % 2**64 for k in (1, 2, 3)]
+    assert [_random._mix_int(state) for state in states] == published
+    signed = torch.tensor([state - 2**64 if state >= 2**63 else state for state in states])
+    assert [value % 2**64 for value in _random._mix(signed).tolist()] == published
+    assert _random.fraction(signed).tolist() == [value / 2**24 for value in (number >> 40 for number in published)]
+
+
+def test_the_ball_that_shrinks_is_no_wider_than_the_box_and_ends_as_the_one_that_counts():
+    wide = ShrinkRound(MARGIN, 10, widest=16.0)
+    for norm, widest in (("linf", 1.0), ("l2", 1.6)):
+        radii = [wide.radius(Problem(None, 0.1, norm, None), i) for i in (0, 7, 9)]
+        assert radii == pytest.approx([widest, 0.1, 0.1])
+
+
+def test_the_first_step_is_as_long_as_the_ball_and_the_last_a_tenth_of_it(monkeypatch):
+    module, taken = sys.modules[ShrinkRound.__module__], []
+    monkeypatch.setattr(module, "ascend", lambda z, gradient, length, norm: taken.append(length) or z)
+    model, x, y = MLP(4, (), 3).eval(), torch.full((2, 4), 0.5), torch.zeros(2, dtype=torch.long)
+    state = {"id": torch.arange(2), "x": x, "y": y, "order": torch.arange(3).repeat(2, 1), "refuted": torch.zeros(2)}
+    problem, this, shares = Problem(Network(model, x, y), 0.1, "linf", PerExample(0)), ShrinkRound(MARGIN, 10), []
+    this.start(problem, state)
+    for i in range(10):
+        this.step(problem, state, i)
+        shares.append(float((taken[-1].flatten() / state["radius"]).mean()))
+    assert shares == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

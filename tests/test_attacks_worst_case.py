@@ -136,6 +136,8 @@ def test_no_round_of_the_worst_case_repeats_another(classes):
     stages = worst_case.stages(classes, None, (3.0, 30.0), restarts=2)
     rounds = [(r.attack, r.loss, r.restart) for stage in stages for r in stage.rounds]
     assert len(set(rounds)) == len(rounds)
+    aimed = [r.targets for stage in stages for r in stage.rounds if isinstance(r, worst_case.FocusRound)]
+    assert aimed == [classes - 1] * 2
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

@@ -82,6 +82,13 @@ def test_temperature_has_no_slope_left_or_is_at_a_bound(seed, classes, samples):
         assert here <= min(left, right) + 1e-13
 
 
+def test_temperature_where_newtons_steps_overshoot():
+    """All but four scores are tiny, three quarters of these right: T is their difference over log 3."""
+    s = torch.tensor([[10.0, -10.0]] * 4 + [[0.002, -0.002]] * 396, dtype=torch.float64)
+    y = torch.tensor([0, 0, 0, 0] + [0, 0, 0, 1] * 99)
+    assert Temperature().fit(s, y).temperature_ == pytest.approx(0.004 / np.log(3), rel=1e-9)
+
+
 def test_temperature_for_square_loss_scores_of_any_radius():
     s, y = draw(500, 7)
     outputs = {r: s * r for r in (1.0, 7.0)}

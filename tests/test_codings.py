@@ -90,9 +90,12 @@ def test_weights_are_undone_of_probabilities_not_of_an_eta_that_left_them():
 
 
 @settings(max_examples=10)
-@given(st.integers(2, 5), SEEDS, st.sampled_from([0.0, 0.2]), st.sampled_from(["cross_entropy", "softmax_brier"]))
-def test_the_softmax_losses_that_are_proper(num_classes, seed, smoothing, name):
-    eta, weight = random_eta(num_classes, seed), torch.exp(0.3 * normal(num_classes, seed=seed + 1))
+@given(
+    st.integers(2, 5), SEEDS, st.booleans(), st.sampled_from([0.0, 0.2]), st.sampled_from(["cross_entropy", "softmax_brier"])
+)
+def test_the_softmax_losses_that_are_proper(num_classes, seed, weighted, smoothing, name):
+    eta = random_eta(num_classes, seed)
+    weight = torch.exp(0.3 * normal(num_classes, seed=seed + 1)) if weighted else None
     loss = getattr(functional, name)
     f = minimise(lambda f: expected_loss(loss, f, eta, weight=weight, label_smoothing=smoothing), num_classes)
     assert_close(Softmax().probabilities(f, weight=weight, label_smoothing=smoothing), eta, rtol=0, atol=1e-5)

@@ -182,8 +182,9 @@ def test_top_k_is_topk_of_the_scores(coding, bias):
         torch.testing.assert_close(best.scores, expected.values)
         assert (best.classes == expected.indices).all()
     assert head.top_k(h.view(3, 3, 6), 2).classes.shape == (3, 3, 2)
-    with pytest.raises(ValueError, match="k <= 50"):
-        head.top_k(h, 51)
+    for k in (0, 51):
+        with pytest.raises(ValueError, match=f"1 <= k <= 50 classes, got k = {k}"):
+            head.top_k(h, k)
     for chunk in (0, -1):
         with pytest.raises(ValueError, match=f"chunk of 1 class or more, got {chunk}"):
             head.top_k(h, 2, chunk=chunk)

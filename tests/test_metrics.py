@@ -12,11 +12,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import integrate, optimize, stats
+from scipy import fft, integrate, optimize, stats
 
 from squareloss import SquareLoss, metrics, simplex
 from squareloss.codings import Simplex
-from squareloss.metrics import _inputs
+from squareloss.metrics import _inputs, _smooth
 from squareloss.metrics._binned import Classwise
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -200,6 +200,14 @@ def test_smooth_is_the_fixed_point_of_the_brute_force(samples, sharpness, classe
     assert result.details["bandwidth"] == pytest.approx(float(result), rel=1e-8)
 
 
+def test_the_spectrum_is_the_cosine_transform():
+    grid = torch.randn(2, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ends = torch.tensor([2.0, *[1.0] * 7, 2.0], dtype=torch.float64)
+    spectrum = _smooth._spectrum(grid)
+    np.testing.assert_allclose(spectrum.real, fft.dct((grid * ends).numpy(), type=1), atol=1e-12)
+    assert float(spectrum.imag.abs().max()) < 1e-12
+
+
 def test_smooth_below_the_smallest_bandwidth():
     certain = torch.eye(3, dtype=torch.float64)
     result = metrics.smooth_ece(certain, torch.arange(3))
@@ -243,6 +251,7 @@ def test_nll_floor_and_zero_mass_are_reported():
     result = metrics.nll(p, torch.tensor([0, 0, 1, 1]), floor=1e-3)
     assert result == pytest.approx((2 * -math.log(1e-3) - math.log(0.25)) / 4)
     assert result.details == {"floor": 1e-3, "floored": 0.5, "zero": 0.5}
+    assert metrics.nll(p[:3], torch.tensor([0, 0, 1])).details["zero"] == pytest.approx(1 / 3)
     assert result.outside == 0.5
     assert metrics.nll(p, torch.tensor([0, 0, 1, 1]), floor=0.25).details["floored"] == 0.5  # one at the floor is not below it
     assert metrics.nll(p[:1], torch.tensor([0])) == pytest.approx(12 * math.log(10))  # the default floor
@@ -368,6 +377,9 @@ def test_bad_options():
     for value in (1.5, -0.5):
         with pytest.raises(ValueError, match="swapped"):
             metrics.linf_calibration_error(torch.tensor([0.5]), torch.tensor([value]))
+    for estimate, eta in (([0.5], torch.tensor([0.5])), (torch.tensor([0.5]), torch.tensor([1]))):
+        with pytest.raises(TypeError, match=r"expected (estimates of eta as a torch.Tensor|floating-point values of eta)"):
+            metrics.linf_calibration_error(estimate, eta)
     with pytest.raises(ValueError, match="finite estimates"):
         metrics.linf_calibration_error(torch.tensor([math.nan]), torch.tensor([0.5]))
     for estimate, eta in [

@@ -59,6 +59,7 @@ def test_many_samples_do_not_make_a_pass_over_the_predictions_for_every_other_re
     rows = [len(block) for block in _resample.counts(100_000, 40, 0)]
     assert rows == [16, 16, 8]
     assert len(next(_resample.counts(1_000_000, 40, 0))) == 4  # 32 MB
+    assert _resample._block(10_000_000, 40) == 1  # one at least
 
 
 def test_the_global_generator_is_left_alone():

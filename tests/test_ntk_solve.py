@@ -196,6 +196,8 @@ def test_repeated_points_need_a_penalty(kernel):
         ridge(x, y, 0.0, kernel)
     with pytest.raises(ValueError, match="expected mu > 0 for a singular kernel matrix, got mu = 0; raise mu"):
         Spectral.of(x, y, kernel).ridge(0.0)
+    with pytest.raises(ValueError, match="expected mu > 0 for a singular kernel matrix"):
+        Spectral.of(x, y, kernel).flow(math.inf)
     assert bool(ridge(x, y, 1e-6, kernel).dual.isfinite().all())
 
 
@@ -203,6 +205,16 @@ def test_antipodal_pairs_make_the_ntk_singular():
     x, y = problem(n=8, d=2)  # in the plane after the bias: more than three pairs in three dimensions
     with pytest.raises(ValueError, match="mu = 0, but it is singular"):
         ridge(torch.cat([x, -x]), torch.cat([y, y]), 0.0)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_a_matrix_is_singular_at_any_scale_or_at_none(scale):
+    x, y = problem(n=20)
+    matrix = scale * NTK().matrix(x)
+    torch.testing.assert_close(matrix @ Factor.of(matrix.clone(), 0.0).solve(y), y, rtol=1e-6, atol=1e-6)
+    x[7] = x[1]
+    with pytest.raises(ValueError, match="mu = 0, but it is singular"):
+        Factor.of(scale * NTK().matrix(x), 0.0)
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])
@@ -256,8 +268,9 @@ def test_conjugate_gradients_is_cholesky(kernel, dtype):
         assert float(found.dual[:, 1].abs().max()) == 0
 
 
-def test_the_preconditioner_is_its_formula():
+def test_the_preconditioner_is_its_formula(monkeypatch):
     """P^-1 from the eigenvectors of F F', and the full sample makes P proportional to H + mu."""
+    monkeypatch.setattr("squareloss.ntk.iterative.ROWS", 25)  # at a time
     x, y = problem(n=60)
     for rank in (20, 60):
         nystrom = Nystrom.of(NTK(), x, rank)

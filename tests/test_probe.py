@@ -356,6 +356,7 @@ def test_bad_input_is_refused():
         RidgeProbe([0.0]).partial_fit(np.hstack([x, x]), y).predict(np.hstack([x, x]))
     with pytest.raises(ValueError, match="at least 2 samples, got n_samples = 1"):
         RidgeProbe().fit(x[:1], y[:1])
+    assert RidgeProbe(1.0).fit(x[:2], [0, 1]).predict(x[:2]).tolist() == [0, 1]  # two are enough
     with pytest.raises(ValueError, match="at least 2 samples"):
         RidgeProbe().partial_fit(x[:1], y[:1], classes=[0, 1, 2]).predict(x)
     with pytest.raises(ValueError, match="at least 2 samples and a positive sum of weights, got n_samples = 1, sum 2"):
@@ -390,6 +391,9 @@ def test_bad_input_is_refused():
         RidgeProbe([]).fit(x, y)
     with pytest.raises(ValueError, match="'balanced', which needs all"):
         RidgeProbe(class_weight="balanced").partial_fit(x, y)
+    for fit in (RidgeProbe(class_weight="equal").fit, RidgeProbe(class_weight="equal").partial_fit):
+        with pytest.raises(ValueError, match="class_weight"):
+            fit(x, y)
     with pytest.raises(ValueError, match="several label sets"):
         RidgeProbe(class_weight={0: 2.0}).fit(x, np.stack([y, y], 1))
     with pytest.raises(ValueError, match="class weights > 0"):

@@ -66,6 +66,8 @@ def test_leave_one_out_of_a_fit_that_interpolates(how, intercept):
     np.testing.assert_allclose(absent, probe.decision_function(x[:1])[0])
     with pytest.raises(ValueError, match="samples that were fitted, of the same precision"):
         probe.leave_one_out(x.astype(np.float32), y, s)
+    with pytest.raises(ValueError, match="got one that was not"):  # one of two
+        probe.leave_one_out(np.stack([x[0], x[1] + 1]), y[:2], s[:2])
 
 
 @pytest.mark.parametrize(("samples", "intercept"), [(21, True), (20, True), (20, False)])

@@ -305,16 +305,19 @@ def test_forgetting_what_was_not_there():
     assert np.array_equal(probe.coef_, whole.coef_)
     with pytest.raises(ValueError, match="got 7"):
         probe.forget(x[:1], [7])
+    with pytest.raises(ValueError, match="features, but RidgeProbe is expecting"):
+        probe.forget(x[:1, :-1], y[:1])
 
 
-def test_forgetting_what_was_there_is_never_refused():
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_forgetting_what_was_there_is_never_refused(scale):
     rng = np.random.default_rng(0)
     for n, d in ((40, 3), (30, 29), (20, 50)):
         x, y = blobs(n, d)
         x = x * 10.0 ** rng.integers(-6, 6, d)  # features of any size, a constant one, one twice, a point far out
         x[:, 0], x[:, 1], x[5] = 3.0, x[:, 2], 1e6 * x[5]
-        s = 10.0 ** rng.uniform(-6, 3, n)
-        probe = RidgeProbe([1.0]).fit(x, y, s)
+        s = scale * 10.0 ** rng.uniform(-6, 3, n)
+        probe = RidgeProbe([scale]).fit(x, y, s)
         for rows in np.array_split(rng.permutation(n)[1:], 5):
             probe.forget(x[rows], y[rows], s[rows])
 
@@ -374,7 +377,7 @@ def test_the_samples_kept_are_uniform_after_forgetting(monkeypatch, late):
     """2000 come, 1500 are forgotten, some come: of all that are left each is kept as often as any other."""
     monkeypatch.setattr(_moments, "RESERVOIR", 100)
     x = torch.arange(2000.0 + late, dtype=torch.float64).unsqueeze(1)
-    labels, weight = torch.zeros(len(x), 1, dtype=torch.long), torch.ones(len(x), dtype=torch.float64)
+    labels, weight = x.long(), 1 + x[:, 0]  # of its own
     times, runs = np.zeros(len(x)), 400
     for seed in range(runs):
         reservoir = _moments.Reservoir(seed)
@@ -383,13 +386,26 @@ def test_the_samples_kept_are_uniform_after_forgetting(monkeypatch, late):
         reservoir.discard(x[500:2000], labels[500:2000], weight[500:2000])
         for part in (slice(2000, 2050), slice(2050, None)):
             reservoir.add(x[part], labels[part], weight[part])
-        times[reservoir.samples[0][:, 0].long().numpy()] += 1
+        kept = reservoir.samples[0][:, 0].long()
+        assert torch.equal(reservoir.samples[1], labels[kept]) and torch.equal(reservoir.samples[2], weight[kept])
+        times[kept.numpy()] += 1
     left = np.r_[times[:500], times[2000:]]
     assert not times[500:2000].any()
     early, new = left[:500].mean(), left[500:].mean()
     assert early == pytest.approx(new, rel=0.05)
     assert left.sum() / runs == pytest.approx(100 if late == 3000 else 100 * 700 / 2000, rel=0.1)
     assert left.var() == pytest.approx(left.mean() * (1 - left.mean() / runs), rel=0.25)  # each on its own terms
+
+
+def test_of_three_samples_each_is_as_often_the_one_that_is_kept(monkeypatch):
+    monkeypatch.setattr(_moments, "RESERVOIR", 1)
+    x, labels, weight = torch.arange(3.0).unsqueeze(1), torch.zeros(3, 1, dtype=torch.long), torch.ones(3)
+    times = np.zeros(3)
+    for seed in range(600):
+        reservoir = _moments.Reservoir(seed)
+        reservoir.add(x, labels, weight)
+        times[int(reservoir.samples[0])] += 1
+    assert abs(times - 200).max() < 50  # more than four standard deviations
 
 
 def test_as_many_as_left_make_the_samples_kept_complete_again(monkeypatch):

@@ -17,7 +17,7 @@ from report_records import fill
 from squareloss.lab.report import figures as figures_module
 from squareloss.lab.report import gather, tables, write
 from squareloss.lab.report.console import conclude, introduce, put
-from squareloss.lab.report.header import Claim, Header, read
+from squareloss.lab.report.header import Claim, Column, Header, read
 from squareloss.lab.report.rows import Row, columns_of, rows_of
 from squareloss.lab.report.tables import Entry, Table, matrix, places, rates
 from squareloss.lab.report.views import View
@@ -140,10 +140,41 @@ def test_beside_the_paper(tmp_path):
         "holds", "does not hold", "not run", "not run", "holds",
     ]  # fmt: skip
     assert [row[1].kind for row in tables.claims(rows, header).rows] == ["agrees", "differs", "", "", "agrees"]
+    beside = [entry.text for entry in tables.paper(rows, header).rows[0]]
+    assert (
+        beside[0] == "ce" and beside[2].startswith(f"{100 * rows[0].summary('accuracy').mean:.2f} (") and "93.10" in beside[3]
+    )
+    not_run = [replace(rows[0], metrics={}), *rows[1:]]
+    assert [row[0].text for row in tables.paper(not_run, header).rows] == ["simplex"]
     text = write(store.folder, "md").read_text()
     assert "| ce | accuracy (%) | 93." in text and "| 93.10 (0.20) | agrees |" in text
     assert "| 99.00 | differs |" in text
     assert "square loss is more accurate" in text
+
+
+def test_a_direction_that_seeds_do_not_tell_is_not_said_to_hold():
+    values = {"ce": [0.5, 0.25, 0.75], "simplex": [0.25, 0.75, 0.8], "brier": [0.25, 0.5, 0.75]}
+    rows = [
+        Row(name, name, {seed: {"accuracy": v, "ece": v} for seed, v in enumerate(found)}) for name, found in values.items()
+    ]
+    columns = [Column("accuracy", "accuracy", "higher"), Column("ece", "ECE", "lower")]
+    header = Header("compare", "x", rows=list(values), columns=columns)
+    for key, better, worse, way in (
+        ("accuracy", "simplex", "ce", "same"),
+        ("accuracy", "ce", "simplex", "other"),
+        ("ece", "ce", "simplex", "same"),
+        ("ece", "ce", "brier", "other"),  # equal
+    ):
+        told = judge(Claim(key, better, worse), rows, header)
+        assert told.startswith(f"{way} direction, can't be told from chance"), (key, better, worse)
+
+
+def test_what_was_not_run_is_a_dash_and_what_seeds_do_not_tell_has_no_colour(tmp_path):
+    store, header = fill(tmp_path, seeds=(0,))
+    rows = rows_of(store.records(), header)
+    lacking = tables.results([*rows[:1], replace(rows[2], metrics={})], header)
+    assert {entry.text for entry in lacking.rows[1][1:]} == {"–"}
+    assert "Green" not in lacking.caption
 
 
 def test_what_was_run_where_in_the_order_of_the_study(filled):
@@ -163,6 +194,7 @@ def test_what_was_run_where_in_the_order_of_the_study(filled):
     lost = matrix([replace(first, status="diverged"), *others], header)
     said = [entry.text for row in lost.rows for entry in row[1:] if not entry.text.endswith(" s")]
     assert said == [f"{first.seconds:.1f} s diverged"], "only what did not end well is said"
+    assert [entry.text for row in matrix(others, header).rows for entry in row if entry.value is None][-1] == "not run"
 
 
 def test_learning_rates_that_diverged_have_a_column_if_there_are_any(filled):
@@ -173,6 +205,9 @@ def test_learning_rates_that_diverged_have_a_column_if_there_are_any(filled):
     assert rates(rows).columns[-1] == "diverged" and [row[-1].text for row in rates(rows).rows] == ["", "", "1", "", "", ""]
     left = [rows[0].metrics[seed]["grid"][2]["accuracy"] for seed in (1, 2)]
     assert rates(rows).rows[2][2].value == pytest.approx(sum(left) / 2), "the mean is over those that did not diverge"
+    for seed in (1, 2):
+        rows[0].metrics[seed]["grid"][2]["accuracy"] = None
+    assert [entry.text for entry in rates(rows).rows[2][2:]] == ["–", "0 of 3", "3"]
 
 
 def test_when_it_was_run_is_told_to_the_minute(filled):

@@ -13,9 +13,18 @@ from report_records import COLUMNS, fill, gather_with, metrics
 from squareloss.lab.report import gather, write
 from squareloss.lab.report.console import conclude, introduce
 from squareloss.lab.report.header import Column, Header
-from squareloss.lab.report.rows import difference, rows_of
+from squareloss.lab.report.rows import Row, difference, rows_of
 from squareloss.lab.report.tables import differences
-from squareloss.lab.report.words import LOSSES, cautions, in_short, like_with_like, named, summary, verdicts
+from squareloss.lab.report.words import (
+    LOSSES,
+    cautions,
+    in_short,
+    like_with_like,
+    named,
+    nothing_trained,
+    summary,
+    verdicts,
+)
 from squareloss.lab.runs import Cell, Job, Result, Store
 
 
@@ -93,6 +102,10 @@ def test_names_of_losses_are_explained_wherever_they_are_used(filled):
     assert told in console.file.getvalue() and told in write(store.folder, "md").read_text()
 
 
+def test_names_are_explained_only_where_all_are_losses():
+    assert named(Header("x", "x", rows=["ce", "simplex"])) and not named(Header("x", "x", rows=["ce", "wide"]))
+
+
 def test_a_reading_that_older_results_lack_is_told(filled):
     store, header = filled
     header = replace(header, rows=[*header.rows, "simplex+asinh"])
@@ -108,6 +121,7 @@ def test_noise_can_not_be_told_apart(tmp_path):
     header = Header("compare", "x", rows=["ce", "simplex"], columns=COLUMNS, baseline="ce")
     rows = rows_of(store.records(), header)
     assert [v.word for v in verdicts(rows, header)] == ["can't be told apart"]
+    assert "against" not in verdicts(rows, header)[0].told(), "means that can't be told apart are not told"
     one = rows_of(store.records(), replace(header, seeds=[0]))
     assert [v.word for v in verdicts(one, header)] == ["no interval"], "of one seed nothing is said to be alike"
     assert in_short(rows, header) == ["As trained, simplex against ce: no difference that can be told in accuracy."]
@@ -211,3 +225,10 @@ def test_either_end_of_the_grid_is_told(tmp_path, lr, told):
     store.write("compare", Result(Job(Cell("ce", {"task": "t"}), 0), metrics(0.9, 0, 0.0) | {"lr": lr}))
     header = Header("compare", "x", rows=["ce"], columns=COLUMNS)
     assert any("at an end of the grid" in line for line in cautions(rows_of(store.records(), header), header)) is told
+
+
+def test_nothing_is_trained_where_every_network_there_is_diverged():
+    lost, not_run = Row("ce", "ce", diverged=[0]), Row("brier", "brier")
+    trained = Row("simplex", "simplex", {0: {"accuracy": 0.9}})
+    assert nothing_trained([lost, not_run])
+    assert not nothing_trained([lost, trained]) and not nothing_trained([not_run])

@@ -170,8 +170,9 @@ def test_bad_input_is_refused():
     x, y, weight = data(10, 3)
     with pytest.raises(ValueError, match="finite x, got NaN"):
         FeaturePath.from_data(x.where(x < x.max(), torch.nan), y)
-    with pytest.raises(ValueError, match="same n"):
-        FeaturePath.from_data(x, y[:-1])
+    for wrong in ((x, y[:-1]), (x[:, 0], y), (x, y[:, 0])):
+        with pytest.raises(ValueError, match="same n"):
+            FeaturePath.from_data(*wrong)
     with pytest.raises(ValueError, match="weights of shape"):
         FeaturePath.from_data(x, y, weight[:-1])
     with pytest.raises(ValueError, match="negative"):

@@ -32,6 +32,13 @@ def alone(seed, x, y, mu, objective, steps, name):
     return net
 
 
+def test_the_losses_of_one_output_are_torchs():
+    f, y = torch.linspace(-3, 3, 20).unsqueeze(-1), torch.arange(20) % 2
+    cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits(f[:, 0], y.float(), reduction="none")
+    torch.testing.assert_close(logistic(f, y), cross_entropy)
+    torch.testing.assert_close(square(f, y), torch.nn.functional.mse_loss(f[:, 0], 2.0 * y - 1, reduction="none"))
+
+
 @pytest.mark.parametrize("objective", [square, logistic])
 @pytest.mark.parametrize("name", ["rmsprop", "sgd"])
 def test_one_of_a_stack_equals_the_same_network_alone(objective, name):

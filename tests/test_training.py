@@ -73,6 +73,7 @@ def test_an_epoch_takes_each_sample_once_and_differs_between_epochs_and_seeds():
     assert sorted(batches.epoch(0).sample.flatten().tolist()) == list(range(40))
     assert not torch.equal(batches.epoch(0).sample, batches.epoch(1).sample)
     assert not torch.equal(batches.epoch(0).sample, batches.reordered(batches.batch_size, 4).epoch(0).sample)
+    assert not torch.equal(batches.epoch(1).sample, batches.reordered(batches.batch_size, 4).epoch(0).sample)
     assert torch.equal(batches.epoch(1).sample, batches.reordered(batches.batch_size, 3).epoch(1).sample)
     larger = batches.reordered(16, 3)
     assert (batches.steps, batches.batch_size) == (4, 10) and larger.steps == 2
@@ -118,6 +119,7 @@ def test_the_loop_equals_plain_torch():
     for a, b in zip(one.network.parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(a, b)
     assert curve[1].loss == pytest.approx(sum(losses[batches.steps :]) / batches.steps, rel=1e-5)
+    assert curve[1].lr == optimiser.param_groups[0]["lr"]
 
 
 def test_it_learns_and_the_curve_says_so():

@@ -120,4 +120,4 @@ def to_hyperplane(points: Tensor, w: Tensor, value: Tensor, norm: Norm) -> Tenso
         if not w.is_cuda and k > 1 and not bool((raise_by > 1e-7 * reach).any()):
             break
     move = torch.minimum(pace * reach.unsqueeze(1), room)
-    return torch.where(down, -move, move) * moving
+    return torch.where(down, -move, move)

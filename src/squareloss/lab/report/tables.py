@@ -105,7 +105,7 @@ def differences(rows: Sequence[Row], header: Header) -> Table:
             [
                 Entry(v.column.heading, v.column.label), Entry.words(v.row.name), Entry(show(mine), mine),
                 Entry.words(v.other.name), Entry(show(theirs), theirs), Entry(show(d.value, True), d.value),
-                Entry(interval, d.low), Entry.words(v.word, v.word.split()[0].strip("'")),
+                Entry(interval, d.low), Entry.words(v.word, v.word.split()[0]),
             ]
         )  # fmt: skip
     grounds = dict.fromkeys(v.difference.how for v in found)
