@@ -297,6 +297,9 @@ def test_target_column_that_is_not_there(tmp_path):
     path.write_text("1.5,2,no\n2.5,1,yes\n")
     with pytest.raises(ValueError, match=r"'y', got the columns 1\.5, 2, no; is there a header\?"):
         load(path, "y")
+    path.write_text(",".join([*(f"x{i}" for i in range(99)), "label"]) + "\n" + "1," * 99 + "no\n")
+    with pytest.raises(ValueError, match="choose from: x0, .* x19, 70 more, x90, .* x98, label$"):
+        load(path)
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])

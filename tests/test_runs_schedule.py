@@ -134,7 +134,7 @@ def test_a_holder_that_is_just_gone_has_no_name(planned, naps, monkeypatch):
     monkeypatch.setattr(ours, "holder", lambda key: None)
     naps[0].append(lambda: theirs.release(jobs[0].key))
     made.run(jobs, Played(made), ours)
-    assert made.listener.said[0] == ("note", "waiting for 1 jobs that another process has")
+    assert made.listener.said[0] == ("note", "waiting for 1 job that another process has")
 
 
 def test_nothing_is_waited_for_when_all_was_done_meanwhile(planned, naps):

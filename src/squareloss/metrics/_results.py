@@ -93,7 +93,8 @@ class Evaluation(Mapping[str, Metric]):
         return {name: getattr(self, name) for name in head} | {name: metric.to_dict() for name, metric in self.metrics.items()}
 
     def __str__(self) -> str:
-        lines = [f"{self.samples} samples, {self.classes} classes, {self.outside:.2%} of the outputs outside [0, 1]"]
+        samples = f"{self.samples} sample{'s' * (self.samples > 1)}"
+        lines = [f"{samples}, {self.classes} classes, {self.outside:.2%} of the outputs outside [0, 1]"]
         for name, metric in self.metrics.items():
             interval = "" if metric.low is None else f"  [{metric.low:.4f}, {metric.high:.4f}]"
             lines.append(f"  {name:<22} {float(metric):.4f}{interval}")

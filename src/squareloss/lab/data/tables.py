@@ -110,7 +110,7 @@ def _is_empty(column: Any) -> bool:
 
 def _check_columns(table: Any, path: Path, target: str | None) -> None:
     names: list[str] = table.column_names
-    listed = ", ".join(names[:30]) + (f", and {len(names) - 30} more" if len(names) > 30 else "")
+    listed = ", ".join(names if len(names) <= 30 else [*names[:20], f"{len(names) - 30} more", *names[-10:]])
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"{path}: expected different column names, got {twice[0]!r} more than once; rename one")

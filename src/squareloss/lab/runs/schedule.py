@@ -140,9 +140,9 @@ class Schedule:
     def _wait(self) -> None:
         """Nothing is left but what others have; say so once."""
         if not self._said:
-            self._said = True
+            self._said, count = True, len(self.waiting)
             holder = self.leases.holder(self.waiting[0].key) or "another process"
-            self.listener.note(f"waiting for {len(self.waiting)} jobs that {holder} has")
+            self.listener.note(f"waiting for {count} job{'s' * (count > 1)} that {holder} has")
         time.sleep(_WAIT)
 
     def _start(self, batch: list[Job]) -> None:
