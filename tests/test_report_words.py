@@ -154,6 +154,8 @@ def test_one_seed_uses_the_bootstrap_of_the_test_points(tmp_path):
     found = difference(rows[1], rows[0], Column("margin", ""), 0.0)
     assert 0 < found.low < 0.06 < found.high, "a median has the quantiles of its draws"
     both = replace(header, columns=[COLUMNS[0], Column("smooth_ece", "smooth ECE", better="lower")])
+    (line,) = in_short(rows, both)
+    assert line.endswith("); no interval to judge smooth ECE by."), "what has none is not among what can't be told apart"
     table = differences(rows, both)
     assert table.caption == "95% intervals of the difference: one seed, bootstrap of the test points."
     assert [row[6].text == "–" for row in table.rows] == [False, True]

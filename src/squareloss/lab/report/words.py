@@ -157,14 +157,16 @@ def nothing_trained(rows: Sequence[Row]) -> bool:
 def _tally(found: Sequence[Verdict]) -> str:
     told = {word: [f"{v.column.label} ({v.values()})" for v in found if v.word == word] for word in (BETTER, WORSE)}
     parts = [f"{word} in {', '.join(names)}" for word, names in told.items() if names]
-    open_ = [v.column.label for v in found if v.word in (SAME, UNKNOWN)]
-    if open_:
-        many = f"the other {len(open_)} measures" if parts else f"any of the {len(open_)} measures"
-        parts.append(f"no difference that can be told in {many if len(open_) > 3 else _either(open_)}")
+    for word, sentence in ((SAME, "no difference that can be told in {}"), (UNKNOWN, "no interval to judge {} by")):
+        if names := [v.column.label for v in found if v.word == word]:
+            parts.append(sentence.format(_either(names, beside=bool(parts))))
     return "; ".join(parts)
 
 
-def _either(names: Sequence[str]) -> str:
+def _either(names: Sequence[str], beside: bool) -> str:
+    """Measures by name, or if they are more than three by number; `beside` if others were told before."""
+    if len(names) > 3:
+        return f"{len(names)} other measures" if beside else f"any of {len(names)} measures"
     return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
