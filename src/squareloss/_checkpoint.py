@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ def replace_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, 
 def content(tensor: Tensor) -> bytes:
     """The values of a tensor, for a hash."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the values of tensors, in the order of their names."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        found.update(content(tensors[name]))
+    return found.hexdigest()
 
 
 def read_config(directory: Path) -> dict[str, Any]:

@@ -144,18 +144,27 @@ def _weighted_sum(
     outputs: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, q: Quadratic
 ) -> tuple[Tensor, Tensor]:
     """sum_i w_i loss_i and sum_i w_i."""
+    losses, rows = weighted_losses(outputs, labels, weight, ignore_index, q)
+    return losses.sum(), rows.sum()
+
+
+def weighted_losses(
+    outputs: Tensor, labels: Tensor, weight: Tensor | None, ignore_index: int, q: Quadratic
+) -> tuple[Tensor, Tensor]:
+    """w_i loss_i and w_i of each sample (N, ...), by operations that autograd can record."""
     if outputs.is_cpu:
         _checks.indices(labels, outputs.shape[1], ignore_index)
     losses = _row_losses(wide(outputs), _index(labels, ignore_index), q)
     rows = _row_weights(labels, weight, ignore_index, losses.dtype)
-    return torch.where(rows == 0, 0.0, rows * losses).sum(), rows.sum()  # 0, even where the loss is infinite
+    return torch.where(rows == 0, 0.0, rows * losses), rows  # 0, even where the loss is infinite
 
 
 def _row_losses(f: Tensor, index: Tensor, q: Quadratic) -> Tensor:
     """The loss of each sample (N, ...)."""
-    residuals = (f - q.off).mul_(math.sqrt(q.off_weight))
-    residuals.scatter_(1, index, f.gather(1, index).sub_(q.on).mul_(math.sqrt(q.on_weight)))
-    return residuals.square_().sum(1).add_(q.constant)
+    residuals = f - q.off
+    residuals.scatter_(1, index, (f.gather(1, index) - q.on) * math.sqrt(q.on_weight / q.off_weight))
+    squares = residuals.square() if residuals.requires_grad else residuals.square_()
+    return q.off_weight * squares.sum(1) + q.constant
 
 
 def _gradient(f: Tensor, index: Tensor, on: Tensor, q: Quadratic, factor: float) -> Tensor:

@@ -14,7 +14,6 @@ Conventions, the same for all of them:
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from squareloss import _checks
-from squareloss._hard_square import Quadratic, hard_square, quadratic
+from squareloss._hard_square import hard_square, quadratic, weighted_losses
 from squareloss.codings import Coding, Levels, Simplex
 from squareloss.simplex import class_dim, wide
 
@@ -65,10 +64,11 @@ def square_loss(
     hard = not target.is_floating_point() and target.numel() > 0
     if hard and (weight is None or not label_smoothing) and _eager():
         q = quadratic(levels, num_classes, label_smoothing, scale / width)
-        if reduction == "none":
-            return _each(wide(f), target, q, options)
         if validate:
             _check_values(target, num_classes, options)
+        if reduction == "none":
+            losses, _ = weighted_losses(f, target, weight, ignore_index, q)
+            return losses.squeeze(0) if options.squeeze else losses
         return hard_square(f, target, weight, (ignore_index, reduction == "mean", q))
     return _expectation(_square_per_class(wide(f), levels) * (scale / width), target, options)
 
@@ -204,23 +204,6 @@ def _square_per_class(f: Tensor, levels: Levels) -> Tensor:
     """The squared distance of f (N, K, ...) to every code, (N, K, ...)."""
     off = (f - levels.off).square()
     return off.sum(1, keepdim=True) - off + levels.on_weight * (f - levels.on).square()
-
-
-def _each(f: Tensor, target: Tensor, q: Quadratic, options: _Options) -> Tensor:
-    """The loss of each sample with a class index, (N, ...): in fewer passes than by `_expectation`, and from its residuals.
-
-    The losses of all classes lose the digits of a small one: they are differences of sums as large as the loss at f = 0.
-    """
-    _check_values(target, f.shape[1], options)
-    valid = target != options.ignore_index
-    index = target.masked_fill(~valid, 0)
-    on = (f.gather(1, index.unsqueeze(1)) - q.on) * math.sqrt(q.on_weight / q.off_weight)
-    residuals = (f - q.off).scatter_(1, index.unsqueeze(1), on)
-    loss = q.off_weight * residuals.square().sum(1) + q.constant
-    if options.weight is not None:
-        loss = loss * options.weight.to(loss)[index]
-    loss = loss.masked_fill(~valid, 0)
-    return loss.squeeze(0) if options.squeeze else loss
 
 
 def _expectation(losses: Tensor, target: Tensor, options: _Options) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from squareloss._checkpoint import content, replace_tensors
+from squareloss._checkpoint import content, digest_of, replace_tensors
 
 
 def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str, targets: Iterable[Tensor] = ()) -> str:
@@ -28,7 +28,7 @@ def fingerprint(model: nn.Module, x: Tensor, y: Tensor, settings: str, targets: 
 def write(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Replace the file at `path`; if interrupted, the old one stays."""
     tensors = {key: tensor.cpu() for key, tensor in tensors.items()}
-    replace_tensors(path, tensors, {"header": json.dumps({**header, "sha256": _digest(tensors)})})
+    replace_tensors(path, tensors, {"header": json.dumps({**header, "sha256": digest_of(tensors)})})
 
 
 def read(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -44,10 +44,10 @@ def read(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]] | No
             header = json.loads((file.metadata() or {})["header"])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         theirs = header["fingerprint"]
-        damaged = header.get("sha256", digest := _digest(tensors)) != digest  # a file of an earlier version has none
+        sound = header.get("sha256") in (None, digest_of(tensors))  # a file of an earlier version has none
     except Exception as error:
         raise ValueError(f"expected a saved evaluation at {path}, but it can't be read ({error!r}); delete it") from error
-    if damaged:
+    if not sound:
         raise ValueError(f"expected {path} as it was saved, but its tensors are others (SHA-256): it is damaged; delete it")
     if theirs != mark:
         raise ValueError(
@@ -55,10 +55,3 @@ def read(path: Path, mark: str) -> tuple[dict[str, Tensor], dict[str, Any]] | No
             "delete it or save elsewhere"
         )
     return tensors, header
-
-
-def _digest(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for key in sorted(tensors):
-        digest.update(key.encode() + content(tensors[key]))
-    return digest.hexdigest()

@@ -98,7 +98,7 @@ def bootstrapped(
     """The difference a - b of one seed, with an interval of replicates that drew the same test points for both.
 
     The interval is the basic one. Of medians it is that of plain quantiles: their draws are skewed, and where there is no
-    difference the mirrored quantiles of the basic interval leave zero out in 10 to 30% of cases.
+    difference the mirrored quantiles of the basic interval leave zero out in 8 to 30% of cases.
 
     Draws that are infinite for both tell no difference and are left out; one that is infinite for one leaves no interval.
     """

@@ -70,11 +70,13 @@ def _one_by_one(run: Run, device: torch.device) -> list[Epoch] | Diverged:
 def shared_batches(runs: Sequence[Run], device: torch.device) -> list[Batches]:
     """The training data of each run; those that several runs have are on the device once."""
     there: dict[tuple[int, int, bool], Batches] = {}
+    found = []
     for run in runs:
         key = id(run.x), id(run.y), run.recipe.augment
         if key not in there:
             there[key] = run.batches(device)
-    return [there[id(run.x), id(run.y), run.recipe.augment].reordered(run.recipe.batch_size, run.seed) for run in runs]
+        found.append(there[key].reordered(run.recipe.batch_size, run.seed))
+    return found
 
 
 def furthest_behind(runs: Sequence[_Captured]) -> _Captured:

@@ -6,7 +6,6 @@ way, so that a stopped one goes on, and then the network itself, from which late
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from squareloss._checkpoint import content
+from squareloss._checkpoint import digest_of
 from squareloss.attacks import EtaScores, Prepared
 from squareloss.classifier import Classifier, Standardize
 from squareloss.codings import Coding
@@ -112,7 +111,7 @@ def load(one: Wanted, context: Context) -> Trained:
     run.network.load_state_dict(tensors)
     network = run.network.to(context.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     model = Classifier(network, run.loss.link, run.preprocess).to(context.device).eval()
-    return Trained(network, model, run.loss.to(context.device), read(one.cell.spec["data"]), facts, _mark(tensors))
+    return Trained(network, model, run.loss.to(context.device), read(one.cell.spec["data"]), facts, digest_of(tensors)[:12])
 
 
 def exists(one: Wanted, context: Context) -> bool:
@@ -165,10 +164,3 @@ def _keep(one: Wanted, run: Run, outcome: list[Epoch] | Diverged, how: dict[str,
 
 def _path(one: Wanted, context: Context) -> Path:
     return one.folder(context) / "network.safetensors"
-
-
-def _mark(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(content(tensors[name]))
-    return digest.hexdigest()[:12]
