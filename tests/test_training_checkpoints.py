@@ -18,14 +18,15 @@ from torch import nn
 from squareloss import CrossEntropy, SquareLoss, Standardize, _checkpoint
 from squareloss.lab.training import checkpoint, loop
 from squareloss.lab.training.recipes import Recipe
-from test_training import SMALL, Stop, images, run, same_weights, stop
+from training_runs import SMALL, Stop, images, run, same_weights, stop
 
 SCRIPT = """
 import sys, time, torch
 sys.path.insert(0, {tests!r})
 torch.set_num_threads(1)
 from pathlib import Path
-from test_training import run, SMALL, loop
+from squareloss.lab.training import loop
+from training_runs import run, SMALL
 import dataclasses
 slow = lambda epoch: time.sleep(0.5)
 one = run(recipe=dataclasses.replace(SMALL, epochs=8), path=Path({path!r}), save_every=1, on_epoch=slow)

@@ -12,7 +12,7 @@ from squareloss.lab.training.flat import FlatWeights
 from squareloss.lab.training.recipes import MODES, Adversary
 from squareloss.lab.training.stacked import Stack, square
 from squareloss.models import WideResNet
-from test_training import SMALL, Stop, images, run, same_weights, stop, tiny
+from training_runs import SMALL, Stop, images, run, same_weights, stop, tiny
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
