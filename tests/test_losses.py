@@ -169,6 +169,7 @@ def test_texts_that_checkpoints_of_trainings_are_known_by():
         "SLr1": "SquareLoss(Simplex(radius=1.0, reduced=False), scale=1.0)",
         "OH1": "SquareLoss(OneHot(k=1.0, M=1.0), scale=1.0)",
         "OH5": "SquareLoss(OneHot(k=5.0, M=15.0), scale=1.0)",
+        "OHK": "SquareLoss(OneHot(k=2.0, M=5.0), scale=0.5)",
         "CEsmooth": "CrossEntropy(Softmax(), label_smoothing=0.1)",
         "squentropy": "Squentropy(Softmax())",
     }

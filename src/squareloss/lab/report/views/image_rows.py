@@ -162,7 +162,13 @@ def label(line: str) -> tuple[str, str, str]:
     return data.upper().replace("CIFAR", "CIFAR-"), networks.get(network, network), loss
 
 
-_LOSSES = {"SLr1": "SL, radius 1", "OH1": "one-hot (1, 1)", "OH5": "one-hot (5, 15)", "CEsmooth": "CE, smoothed .1"}
+_LOSSES = {
+    "SLr1": "SL, radius 1",
+    "OH1": "one-hot (1, 1)",
+    "OH5": "one-hot (5, 15)",
+    "OHK": "one-hot (K/5, 5)",
+    "CEsmooth": "CE, smoothed .1",
+}
 
 
 def pairs(found: Sequence[Net]) -> list[tuple[Net, Net]]:

@@ -13,7 +13,7 @@ from squareloss.lab.report.views import View
 from squareloss.lab.report.views.image_claims import claims, gaps, tally
 from squareloss.lab.report.views.image_cost import cost
 from squareloss.lab.report.views.image_rows import Net, label, nets, paper_shown, papers
-from squareloss.lab.report.views.paper_images import ADVERSARIAL, CODINGS, LEVELS, STDS, TABLE_1, Value
+from squareloss.lab.report.views.paper_images import ADVERSARIAL, BESIDE_CODINGS, CODINGS, LEVELS, STDS, TABLE_1, Value
 from squareloss.lab.runs.store import Record
 
 Make = Callable[[Sequence[Net]], Table]
@@ -210,7 +210,8 @@ def codings(found: Sequence[Net]) -> Table:
     """One-hot against simplex."""
     columns = [_percent("accuracy", "accuracy"), _percent("train_accuracy", "on training batches"), Column("ece", "ECE")]
     caption = "Percent, but for ECE. An asterisk: the paper's training accuracy shows no fit."
-    mine = sorted(_only(found, lambda net: net.line in CODINGS), key=lambda net: list(CODINGS).index(net.line))
+    order = [*CODINGS, *BESIDE_CODINGS]
+    mine = sorted(_only(found, lambda net: net.line in order), key=lambda net: order.index(net.line))
     one_hot = any(net.loss.startswith("OH") for net in mine)  # simplex alone compares nothing
     return _table("Codings", mine if one_hot else [], columns, caption)
 
@@ -272,7 +273,7 @@ def _compared(found: Sequence[Net], columns: Sequence[Column]) -> list[Net]:
     def is_compared(net: Net) -> bool:
         fast = f"{net.line}-b128" in TABLE_1 and not net.recipe.endswith(", 32)")
         replaced = not net.full and net.line in full and measured(net) <= full[net.line]
-        return (net.line in TABLE_1 or net.line not in CODINGS or fast) and not replaced
+        return (net.line in TABLE_1 or net.line not in (*CODINGS, *BESIDE_CODINGS) or fast) and not replaced
 
     return _only(found, is_compared)
 

@@ -4,7 +4,8 @@
     squareloss reproduce codings --scale paper --cells 'resnet18-*' --seeds 1 --out runs/images
 
 Expected (the paper, clean accuracy): ResNet-18, CIFAR-10, (.01, 32): 94.95 one-hot, 95.04 simplex; at (.1, 128) neither learns.
-The rows of simplex coding at (.01, 32) are those of Table 1, and are not trained again in the same folder.
+The rows of simplex coding at (.01, 32) are those of Table 1, and are not trained again in the same folder. Not in the paper:
+ResNet-50 with the two losses that docs/many_classes.md advises for many classes, OHK and squentropy.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ STUDY = ImageStudy(
             for loss in (one_hot, "SL")
         ),
         Line("wrn16_10", "cifar100", "CE", batch=128, kinds=("clean",)),
+        *(Line("resnet50", "cifar100", loss, kinds=("clean", "readings")) for loss in ("OHK", "squentropy")),
     ),
     {
         "smoke": "seconds",

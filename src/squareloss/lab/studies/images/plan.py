@@ -28,20 +28,21 @@ LOSSES: dict[str, Callable[[int], Spec]] = {
     "SLr1": lambda classes: {"name": "simplex", "radius": 1},
     "OH1": lambda classes: {"name": "one_hot", "k": 1, "M": 1},
     "OH5": lambda classes: {"name": "one_hot", "k": 5, "M": 15},
+    "OHK": lambda classes: {"name": "one_hot", "k": classes / 5, "M": 5, "scale": 0.5},  # ours: `scaled_one_hot`
     "CEsmooth": lambda classes: {"name": "ce", "smoothing": 0.1},
     "squentropy": lambda classes: {"name": "squentropy"},
 }
 
 
 def make_loss(spec: Mapping[str, Any]) -> Loss:
-    """The loss of a spec. Square losses are plain means over samples and outputs, as the paper's are read."""
+    """The loss of a spec. Square losses are plain means over samples and outputs, as the paper's are read, or have a scale."""
     if spec["name"] == "ce":
         return CrossEntropy(label_smoothing=spec.get("smoothing", 0.0))
     if spec["name"] == "squentropy":
         return Squentropy()
     if spec["name"] == "simplex":
         return SquareLoss(Simplex(radius=float(spec["radius"])), scale=1.0)
-    return SquareLoss(OneHot(k=float(spec["k"]), M=float(spec["M"])), scale=1.0)
+    return SquareLoss(OneHot(k=float(spec["k"]), M=float(spec["M"])), scale=spec.get("scale", 1.0))
 
 
 # the paper's schedule, four times shorter: for networks that take long to train
