@@ -185,7 +185,8 @@ class Classwise:
         self.klass = cells // bins
         residual = value.double() - (klass == self.labels[sample]).double()
         size = (len(cells), self.samples)
-        self.outer = torch.sparse_coo_tensor(torch.stack([cell, sample]), residual, size, check_invariants=True).coalesce()
+        with torch.sparse.check_sparse_tensor_invariants():  # type: ignore[no-untyped-call]  # or torch warns that none are
+            self.outer = torch.sparse_coo_tensor(torch.stack([cell, sample]), residual, size).coalesce()
 
     def __call__(self, counts: Tensor) -> dict[str, Tensor]:
         total = -by_cell(counts, self.labels, self.classes)  # (R, K)
