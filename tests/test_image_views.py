@@ -277,6 +277,14 @@ def test_networks_of_the_codings_stand_in_their_own_table_in_its_order_diverged_
     assert "diverged" not in str(images.beyond([sl, *lost]).rows)
 
 
+def test_losses_for_many_classes_stand_last_in_the_table_of_codings_and_in_no_other():
+    sl = net("resnet50-cifar100-SL", accuracy=[0.76] * 2, ece=[0.08] * 2)
+    own = [net(f"resnet50-cifar100-{loss}", full=False, accuracy=[0.7] * 2, ece=[0.1] * 2) for loss in ("squentropy", "OHK")]
+    assert [row[2].text for row in images.codings([*own, sl]).rows if row[0].text] == ["SL", "one-hot (K/5, 5)", "squentropy"]
+    for make in (images.table_1, images.noise, images.calibration):
+        assert make([*own, sl]).rows == make([sl]).rows
+
+
 def test_adversarial_training_has_its_own_tables_and_the_papers_order_is_tried_at_any_length():
     ce, sl = (
         net(f"resnet18-cifar10-{loss}-adv7", full=False, accuracy=[0.8] * 2, ece=[0.1] * 2, autoattack_8=left)

@@ -37,7 +37,7 @@ STUDY = ImageStudy(
     {
         "smoke": "seconds",
         "laptop": "some minutes on 2 cores; needs CIFAR-10",
-        "paper": "about three hours of an H200 for one seed, less what table1 has; needs CIFAR-10 and CIFAR-100",
+        "paper": "about two and a half hours of an H200 for one seed, less what table1 has; needs CIFAR-10 and CIFAR-100",
     },
     columns=(
         Column("accuracy", "accuracy", "higher", percent=True),
