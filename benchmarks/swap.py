@@ -39,6 +39,7 @@ LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes
     "cross-entropy": lambda K: CrossEntropy(),
     "SquareLoss()": lambda K: SquareLoss(),
     "Squentropy()": lambda K: Squentropy(),
+    "SquareLoss(OneHot(k=K/20, M=15), scale=1)": lambda K: SquareLoss(OneHot(k=K / 20, M=15), scale=1.0),
     "SquareLoss(OneHot(k=K/5, M=5))": lambda K: SquareLoss(OneHot(k=K / 5, M=5)),
 }
 
@@ -175,7 +176,7 @@ def show(rows: list[dict[str, Any]]) -> None:
             mended = ", ".join(f"with {name} {row[f'ece_with_{name}']['mean']:.4f}" for name in CALIBRATED)
             ece = f"ece {row['ece']['mean']:.4f}, {mended}"
             result = f"{row['accuracy']['mean']:.2f} ({row['accuracy']['std']:.2f}), {ece}"
-        print(f"{row['loss']:34}{result} at {row['rate']}; by rate {rates}")
+        print(f"{row['loss']:42}{result} at {row['rate']}; by rate {rates}")
 
 
 def main() -> None:

@@ -59,6 +59,17 @@ def test_classes_that_no_test_sample_tells_of_are_noted(tmp_path):
     assert re.match(r"no sample of ('\d+' \(2 in all\)(, | and )){3}\d+ more in the test split of the first seed: ", note)
 
 
+def test_more_classes_than_the_simplex_takes_are_noted_if_nothing_better_is_compared(tmp_path):
+    def notes(classes, losses):
+        path = tmp_path / f"{classes}.csv"
+        path.write_text("a,label\n" + "".join(f"{k + i / 9},c{k}\n" for k in range(classes) for i in range(9)))
+        return [note for note in tiny(path, losses=losses).header.notes if "simplex" in note]
+
+    (note,) = notes(200, "ce,simplex+asinh")
+    assert note.startswith("with 200 classes the simplex falls behind") and "--losses ce,ce+asinh,scaled_one_hot" in note
+    assert notes(199, "ce,simplex") == notes(200, "ce,squentropy") == notes(200, "simplex,scaled_one_hot+asinh") == []
+
+
 def test_a_comparison_of_a_table(tmp_path):
     planned = tiny(csv_file(tmp_path))
     store = Store(tmp_path / "out")

@@ -163,7 +163,7 @@ class OneHot:
         k: the weight of the residual at the true class, > 0; those of the other classes weigh 1.
         M: the target of the true class, > 0; those of the other classes are 0.
 
-    Example: `OneHot(k=K / 5, M=5)` for many classes, some 200 or more (docs/many_classes.md).
+    Example: `OneHot(k=K / 5, M=5)` for many classes (docs/many_classes.md).
     """
 
     k: float = 1.0

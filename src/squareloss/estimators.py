@@ -56,8 +56,8 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     Arguments:
         hidden: width of each hidden layer; () for a linear model.
         loss: "simplex" (`SquareLoss()`); "scaled_one_hot" (`SquareLoss(OneHot(k=K/5, M=5))`, or k = 1 and M = K below five
-            classes), which is better for many classes, some 200 or more; "cross_entropy"; "squentropy"; or an instance of a
-            class in `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
+            classes), for many classes (docs/many_classes.md); "cross_entropy"; "squentropy"; or an instance of a class in
+            `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15), scale=1.0)`, which is good for a hundred classes.
         learning_rate: of Adam, constant.
         batch_size: samples per step. "auto" is a twentieth of those that `fit` trains on, 8 at least and 200 at most, so that
             the steps are not few where the samples are; in `partial_fit`, which does not know how many will come, it is 200.

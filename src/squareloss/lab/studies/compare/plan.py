@@ -29,6 +29,7 @@ from squareloss.lab.studies.compare.study import Compare
 # square loss with a temperature is among them: on easy data its own probabilities are too timid, which a temperature mends
 DEFAULT_LOSSES = "ce,ce+temperature,simplex,simplex+temperature"
 SEEDS, ATTACKED, STEPS = 5, 1000, 20  # unless quick
+MANY = 200  # classes, with which the simplex falls behind (docs/many_classes.md)
 _FITTED = {
     "temperature": "softmax(scores / T), T from validation",
     "asinh": "softmax(a asinh((scores - c) / w)), a, c and w from validation",
@@ -118,7 +119,7 @@ def _header(study: Compare, data: Dataset, names: Sequence[str], seeds: range, c
         overlap=data.test.n / data.train.n if redrawn else 0.0,
         facts=_facts(study, data, names, seeds, redrawn),
         cut=cut,
-        notes=(*data.notes, *_untested(data, redrawn)),
+        notes=(*data.notes, *_untested(data, redrawn), *_many_classes(data.num_classes, study.losses)),
     )
 
 
@@ -134,6 +135,16 @@ def _untested(data: Dataset, redrawn: bool) -> list[str]:
     named += f" and {len(found) - 3} more" if len(found) > 3 else ""
     some = " of the first seed" if redrawn and max(total for _, total in found) > 1 else ""
     return [f"no sample of {named} in the test split{some}: the measures do not say how such classes are told; add samples"]
+
+
+def _many_classes(classes: int, losses: Sequence[str]) -> list[str]:
+    """A note where the default coding is compared on more classes than it can take, and no other square loss is."""
+    if classes < MANY or "simplex" not in losses or "scaled_one_hot" in losses:
+        return []
+    return [
+        f"with {classes} classes the simplex falls behind, and a temperature reads it badly: try "
+        "--losses ce,ce+asinh,scaled_one_hot,scaled_one_hot+asinh (docs/many_classes.md)"
+    ]
 
 
 def columns(study: Compare, data: Dataset) -> list[Column]:
