@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import squareloss
 from squareloss import OneHot, Simplex, Softmax, functional
-from squareloss.codings import Coding, Link
+from squareloss.codings import Coding, Link, one_hot_15, scaled_one_hot
 
 CLASSES = st.integers(2, 8)
 SEEDS = st.integers(0, 2**31)
@@ -182,6 +182,11 @@ def test_scaled_one_hot_is_not_f_over_m():
     assert (best / coding.M - eta).abs().max() > 0.3
     wild = torch.tensor([-3.0, 16.0, 19.0, 1e6])  # beyond the pole at kM / (k-1) = 18.75
     assert coding.eta(wild).tolist() == [0.0, 1.0, 1.0, 1.0]
+
+
+def test_the_codings_for_many_classes():
+    assert [one_hot_15(K) for K in (4, 20, 100)] == [OneHot(1.0, 3.0), OneHot(1.0, 15.0), OneHot(5.0, 15.0)]
+    assert [scaled_one_hot(K) for K in (4, 5, 100)] == [OneHot(1.0, 4), OneHot(1.0, 5), OneHot(20.0, 5)]
 
 
 @given(CLASSES, SEEDS, CODINGS)

@@ -65,9 +65,12 @@ def test_more_classes_than_the_simplex_takes_are_noted_if_nothing_better_is_comp
         path.write_text("a,label\n" + "".join(f"{k + i / 9},c{k}\n" for k in range(classes) for i in range(9)))
         return [note for note in tiny(path, losses=losses).header.notes if "simplex" in note]
 
-    (note,) = notes(200, "ce,simplex+asinh")
-    assert note.startswith("with 200 classes the simplex falls behind") and "--losses ce,ce+asinh,scaled_one_hot" in note
-    assert notes(199, "ce,simplex") == notes(200, "ce,squentropy") == notes(200, "simplex,scaled_one_hot+asinh") == []
+    (note,) = notes(100, "ce,simplex+asinh")
+    assert note.startswith("with 100 classes the simplex can fall far behind") and "--losses ce,ce+asinh,one_hot_15" in note
+    (note,) = notes(201, "ce,simplex,one_hot_15")
+    assert "--losses ce,ce+asinh,scaled_one_hot" in note
+    assert notes(99, "ce,simplex") == notes(200, "ce,squentropy") == notes(200, "simplex,one_hot_15+asinh") == []
+    assert notes(201, "simplex,scaled_one_hot+asinh") == []
 
 
 def test_a_comparison_of_a_table(tmp_path):

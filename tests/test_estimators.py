@@ -237,12 +237,13 @@ def test_the_network_and_the_link_give_the_probabilities(digits: list[np.ndarray
     np.testing.assert_allclose(model.decision_function(X_test), outputs, atol=1e-4)
 
 
-def test_scaled_one_hot_starts_as_cross_entropy_does() -> None:
-    """Its gradient at zero outputs is -1 at the true class for any number of classes, as cross-entropy's is nearly."""
+@pytest.mark.parametrize(("loss", "slope"), [("scaled_one_hot", -1.0), ("one_hot_15", -1.5)])
+def test_one_hot_losses_start_much_as_cross_entropy_does(loss: str, slope: float) -> None:
+    """The gradient at zero outputs is the same at the true class for any number of classes; cross-entropy's is nearly -1."""
     for K in (2, 10, 100, 1000):
         outputs = torch.zeros(1, K, requires_grad=True)
-        LOSSES["scaled_one_hot"](K)(outputs, torch.tensor([1])).backward()
-        torch.testing.assert_close(outputs.grad, torch.zeros(1, K).index_fill(1, torch.tensor([1]), -1.0))
+        LOSSES[loss](K)(outputs, torch.tensor([1])).backward()
+        torch.testing.assert_close(outputs.grad, torch.zeros(1, K).index_fill(1, torch.tensor([1]), slope))
 
 
 def test_two_classes_have_one_score(blobs: tuple[np.ndarray, np.ndarray]) -> None:
@@ -472,7 +473,7 @@ def test_verbose_tells_the_time_left(blobs: tuple[np.ndarray, np.ndarray], capsy
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "hinge"}, "Unknown loss 'hinge'. Available: simplex, scaled_one_hot, cross_entropy, squentropy"),
+        ({"loss": "hinge"}, "Unknown loss 'hinge'. Available: simplex, one_hot_15, scaled_one_hot, cross_entropy, squentropy"),
         ({"hidden": 100}, "expected hidden to be a tuple of positive integers"),
         ({"hidden": (10, 0)}, "expected hidden to be a tuple of positive integers"),
         ({"learning_rate": 0}, "expected learning_rate to be a number > 0, got 0"),

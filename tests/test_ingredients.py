@@ -230,6 +230,7 @@ def test_losses_are_what_their_names_say():
         "ce": ce,
         "simplex": SquareLoss(reduction="none")(f, y),
         "one_hot": (f - hot).square().sum(1) / 2,
+        "one_hot_15": (f - 3 * hot).square().mean(1),
         "scaled_one_hot": (f - 4 * hot).square().mean(1) / 2,
         "squentropy": ce + ((1 - hot) * f.square()).sum(1) / 3,
         "ce_smoothed": torch.nn.functional.cross_entropy(f, y, reduction="none", label_smoothing=0.1),

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from squareloss._checks import choose
-from squareloss.codings import scaled_one_hot
+from squareloss.codings import one_hot_15, scaled_one_hot
 from squareloss.losses import CrossEntropy, Loss, SquareLoss, Squentropy
 
 LOSSES: dict[str, Callable[[int], Loss]] = {  # of the number of classes; names of `squareloss compare` mean the same
     "simplex": lambda K: SquareLoss(),
+    "one_hot_15": lambda K: SquareLoss(one_hot_15(K), scale=1.0),
     "scaled_one_hot": lambda K: SquareLoss(scaled_one_hot(K)),
     "cross_entropy": lambda K: CrossEntropy(),
     "squentropy": lambda K: Squentropy(),

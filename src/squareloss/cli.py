@@ -90,8 +90,8 @@ Losses = Annotated[
     str,
     typer.Option(
         help="What to compare, the first being what the others are compared to: ce, simplex, one_hot (0/1 targets), "
-        "scaled_one_hot (for many classes), squentropy, ce_smoothed, focal, brier; each also with +temperature or +asinh, "
-        "which read the same network through a calibrator fitted on the validation split."
+        "one_hot_15 (for one or two hundred classes), scaled_one_hot (for more), squentropy, ce_smoothed, focal, brier; each "
+        "also with +temperature or +asinh, which read the same network through a calibrator fitted on the validation split."
     ),
 ]
 Seeds = Annotated[int | None, typer.Option(help="How many seeds. Default: 5, or 3 with --quick.", show_default=False)]

@@ -231,6 +231,14 @@ def scaled_one_hot(num_classes: int) -> OneHot:
     return OneHot(k=max(1.0, num_classes / 5), M=min(num_classes, 5))
 
 
+def one_hot_15(num_classes: int) -> OneHot:
+    """For a hundred classes, at scale 1: k = K/20 and M = 15, or k = 1 and M = 3K/4 below twenty.
+
+    The first gradient is one and a half times cross-entropy's.
+    """
+    return OneHot(k=max(1.0, num_classes / 20), M=min(0.75 * num_classes, 15.0))
+
+
 def outputs_for(link: Link, num_classes: int) -> int:
     """How many outputs the link reads K classes from: K, or K - 1 with `Simplex(reduced=True)`."""
     more = link.num_classes(num_classes) - num_classes if isinstance(link, Coding) else 0

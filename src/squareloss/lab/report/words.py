@@ -15,6 +15,7 @@ LOSSES = {
     "ce": "cross-entropy",
     "simplex": "square loss to the vertices of a simplex, the library's SquareLoss()",
     "one_hot": "square loss to 0/1 targets",
+    "one_hot_15": "square loss to one-hot targets for a hundred classes, SquareLoss(OneHot(k=K/20, M=15), scale=1)",
     "scaled_one_hot": "square loss to one-hot targets for many classes, SquareLoss(OneHot(k=K/5, M=5))",
     "squentropy": "cross-entropy plus the mean square of the other logits",
     "ce_smoothed": "cross-entropy with label smoothing 0.1",

@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from squareloss import models
 from squareloss._checks import choose
-from squareloss.codings import OneHot, scaled_one_hot
+from squareloss.codings import OneHot, one_hot_15, scaled_one_hot
 from squareloss.lab.data import NAMES, Dataset, load
 from squareloss.lab.data.dataset import SplitPlan, assemble
 from squareloss.lab.data.images import SUFFIXES
@@ -33,6 +33,7 @@ LOSSES: dict[str, Callable[[int], Loss]] = {
     "ce": lambda classes: CrossEntropy(),
     "simplex": lambda classes: SquareLoss(),
     "one_hot": lambda classes: SquareLoss(OneHot(), scale=classes / 2),
+    "one_hot_15": lambda classes: SquareLoss(one_hot_15(classes), scale=1.0),
     "scaled_one_hot": lambda classes: SquareLoss(scaled_one_hot(classes)),
     "squentropy": lambda classes: Squentropy(),
     "ce_smoothed": lambda classes: CrossEntropy(label_smoothing=0.1),

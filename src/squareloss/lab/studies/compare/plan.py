@@ -29,7 +29,7 @@ from squareloss.lab.studies.compare.study import Compare
 # square loss with a temperature is among them: on easy data its own probabilities are too timid, which a temperature mends
 DEFAULT_LOSSES = "ce,ce+temperature,simplex,simplex+temperature"
 SEEDS, ATTACKED, STEPS = 5, 1000, 20  # unless quick
-MANY = 200  # classes, with which the simplex falls behind (docs/many_classes.md)
+MANY, VERY_MANY = 100, 201  # classes, with which other codings are better than the simplex (docs/many_classes.md)
 _FITTED = {
     "temperature": "softmax(scores / T), T from validation",
     "asinh": "softmax(a asinh((scores - c) / w)), a, c and w from validation",
@@ -138,12 +138,13 @@ def _untested(data: Dataset, redrawn: bool) -> list[str]:
 
 
 def _many_classes(classes: int, losses: Sequence[str]) -> list[str]:
-    """A note where the default coding is compared on more classes than it can take, and no other square loss is."""
-    if classes < MANY or "simplex" not in losses or "scaled_one_hot" in losses:
+    """A note where the default coding is compared on more classes than it is for, and the better one is not."""
+    better = "one_hot_15" if classes < VERY_MANY else "scaled_one_hot"
+    if classes < MANY or "simplex" not in losses or better in losses:
         return []
     return [
-        f"with {classes} classes the simplex falls behind, and a temperature reads it badly: try "
-        "--losses ce,ce+asinh,scaled_one_hot,scaled_one_hot+asinh (docs/many_classes.md)"
+        f"with {classes} classes the simplex can fall far behind, and a temperature reads it badly: try "
+        f"--losses ce,ce+asinh,{better},{better}+asinh (docs/many_classes.md)"
     ]
 
 

@@ -5,7 +5,7 @@
 
 Expected (the paper, clean accuracy): ResNet-18, CIFAR-10, (.01, 32): 94.95 one-hot, 95.04 simplex; at (.1, 128) neither learns.
 The rows of simplex coding at (.01, 32) are those of Table 1, and are not trained again in the same folder. Not in the paper:
-ResNet-50 with the two losses that docs/many_classes.md advises for many classes, OHK and squentropy.
+ResNet-50 with two losses of docs/many_classes.md, one-hot (K/5, 5) and squentropy.
 """
 
 from __future__ import annotations
