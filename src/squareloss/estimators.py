@@ -55,10 +55,10 @@ class SquareLossClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
 
     Arguments:
         hidden: width of each hidden layer; () for a linear model.
-        loss: "simplex" (`SquareLoss()`); "one_hot_15" (`SquareLoss(OneHot(k=K/20, M=15), scale=1.0)`, or k = 1 and M = 3K/4 below
-            twenty classes), for one or two hundred classes; "scaled_one_hot" (`SquareLoss(OneHot(k=K/5, M=5))`, or k = 1 and
-            M = K below five classes), for more (docs/many_classes.md); "cross_entropy"; "squentropy"; or an instance of a class
-            in `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
+        loss: "simplex" (`SquareLoss()`); "one_hot_15" (`SquareLoss(OneHot(k=K/20, M=15), scale=1.0)`, or k = 1 and M = 3K/4
+            below twenty classes), for one or two hundred classes; "scaled_one_hot" (`SquareLoss(OneHot(k=K/5, M=5))`, or k = 1
+            and M = K below five classes), for more (docs/many_classes.md); "cross_entropy"; "squentropy"; or an instance of a
+            class in `squareloss.losses`, such as `SquareLoss(OneHot(k=5, M=15))`.
         learning_rate: of Adam, constant.
         batch_size: samples per step. "auto" is a twentieth of those that `fit` trains on, 8 at least and 200 at most, so that
             the steps are not few where the samples are; in `partial_fit`, which does not know how many will come, it is 200.
