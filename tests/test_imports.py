@@ -86,6 +86,17 @@ print(json.dumps([value.__name__.removeprefix("squareloss.") for value in found]
     assert run(code) == squareloss.__all__ and set(squareloss.__all__) <= set(dir(squareloss))
 
 
+def test_compiled_code_may_be_the_first_to_ask_for_a_name():
+    code = """
+import json, torch, squareloss
+step = lambda f, y: (squareloss.functional.square_loss(f, y), squareloss.probabilities(f))
+f, y = torch.randn(4, 3), torch.arange(4) % 3
+torch.testing.assert_close(torch.compile(step, fullgraph=True, backend="eager")(f, y), step(f, y))
+print(json.dumps(True))
+"""
+    assert run(code)
+
+
 def test_parts_are_there_after_import():
     parts = ["attacks", "calibrators", "integrations", "linear", "metrics", "models", "ntk", "probe"]
     code = f"import json, squareloss; print(json.dumps([getattr(squareloss, name).__name__ for name in {parts}]))"

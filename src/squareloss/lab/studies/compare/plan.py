@@ -29,7 +29,7 @@ from squareloss.lab.studies.compare.study import Compare
 # square loss with a temperature is among them: on easy data its own probabilities are too timid, which a temperature mends
 DEFAULT_LOSSES = "ce,ce+temperature,simplex,simplex+temperature"
 SEEDS, ATTACKED, STEPS = 5, 1000, 20  # unless quick
-MANY, VERY_MANY = 100, 201  # classes, with which other codings are better than the simplex (docs/many_classes.md)
+MANY, HUNDREDS = 100, 200  # classes: from the first on the simplex is not advised, to the second one_hot_15 is
 _FITTED = {
     "temperature": "softmax(scores / T), T from validation",
     "asinh": "softmax(a asinh((scores - c) / w)), a, c and w from validation",
@@ -139,7 +139,7 @@ def _untested(data: Dataset, redrawn: bool) -> list[str]:
 
 def _many_classes(classes: int, losses: Sequence[str]) -> list[str]:
     """A note where the default coding is compared on more classes than it is for, and the better one is not."""
-    better = "one_hot_15" if classes < VERY_MANY else "scaled_one_hot"
+    better = "one_hot_15" if classes <= HUNDREDS else "scaled_one_hot"
     if classes < MANY or "simplex" not in losses or better in losses:
         return []
     return [
